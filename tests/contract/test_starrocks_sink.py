@@ -754,6 +754,45 @@ def test_long_json_document_is_rejected_before_load(starrocks: StarrocksEmulator
     assert starrocks.rows("SELECT * FROM ods.docs") == [(1, '{"a": 1}')]
 
 
+@pytest.mark.parametrize("end", ["", "\x01"], ids=["csv", "json"])
+def test_json_documents_of_every_kind_keep_their_value(
+    starrocks: StarrocksEmulator, sink: StarrocksSink, end: str
+) -> None:
+    documents = ["1", "-1.5", "true", " false", '"x"', '"null"', "[]", "{}", '{"a": [1, null]}']
+    for nullable in (True, False):
+        columns = (
+            TABLE.columns[0],
+            TargetColumn("doc", pa.string(), nullable, "json"),
+            TargetColumn("note", pa.string(), True, "text"),
+        )
+        table = TargetTable(f"ods.docs{nullable:d}", columns, ("id",))
+        sink.ensure_table(table)
+        count = len(documents)
+        rows = pa.record_batch(
+            {
+                "id": [*range(count + 2)],
+                "doc": [*documents, "null", None],  # of deleted rows
+                "note": [f"text{end}"] * (count + 2),
+                DELETED: [False] * count + [True, True],
+                SEQUENCE: [*range(count + 2)],
+            }
+        )
+        load = sink.part_writer(table)(name_of(channel=table.name, checkpoint=1 + nullable), iter([rows]))
+        assert load is not None
+        sink.commit([load], mark_of(checkpoint=1 + nullable))
+        found = [json.loads(doc) for _, doc in starrocks.rows(f"SELECT id, doc FROM {table.name} ORDER BY id")]
+        assert list(map(repr, found)) == [repr(json.loads(document)) for document in documents]
+
+
+def test_json_document_null_is_rejected_before_load(starrocks: StarrocksEmulator, sink: StarrocksSink) -> None:
+    table = TargetTable("ods.docs", (TABLE.columns[0], TargetColumn("doc", pa.string(), True, "json")), ("id",))
+    sink.ensure_table(table)
+    rows = pa.record_batch({"id": [1, 7], "doc": [None, "null"], DELETED: [False, False], SEQUENCE: [1, 2]})
+    with pytest.raises(LoadRejected, match="the JSON value null") as caught:
+        sink.part_writer(table)(name_of(channel=table.name), iter([rows]))
+    assert caught.value.context["keys"] == [{"id": 7}] and not starrocks.loads()
+
+
 def test_long_key_names_setting(starrocks: StarrocksEmulator, single: StarrocksSink) -> None:
     table = TargetTable("ods.keyed", (TargetColumn("id", pa.string(), False, "varchar(200)"),), ("id",))
     single.ensure_table(table)

@@ -14,7 +14,8 @@ from urllib.parse import unquote, unquote_plus
 IDENTIFIER = r"(?:`(?:[^`]|``)+`|\w+)"
 TABLE = rf"(?:{IDENTIFIER}\s*\.\s*)?{IDENTIFIER}"
 _TOKEN = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"", re.DOTALL)
-_ENTRY = re.compile(r"(?:`(?:[^`]|``)*`|\((?:`(?:[^`]|``)*`|'[^']*'|[^)`'])*\)|[^,`(])+", re.DOTALL)
+_INNER = r"`(?:[^`]|``)*`|'[^']*'|[^()`']"
+_ENTRY = re.compile(rf"(?:`(?:[^`]|``)*`|\((?:{_INNER}|\((?:{_INNER})*\))*\)|[^,`(])+", re.DOTALL)
 
 Unquote = Callable[[str], str]
 

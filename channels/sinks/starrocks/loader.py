@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from cdc.errors import CdcError, LoadRejected, SinkLimitExceeded, SinkUnavailable
@@ -25,6 +24,7 @@ from cdc.retry import Backoff
 from channels.sinks.base import TargetTable
 from channels.sinks.labels import label_for, label_prefix
 from channels.sinks.starrocks.client import DONE, LoadTransaction, NotSent, StarrocksHttp, StarrocksReply
+from channels.sinks.starrocks.documents import document_columns, in_array, in_arrays
 from channels.sinks.starrocks.errors import STARROCKS
 from channels.sinks.starrocks.types import conversion, starrocks_type
 from channels.sinks.stream_load import encoding
@@ -42,8 +42,6 @@ from channels.sinks.stream_load.statements import placeholders, quoted
 OPERATION = "__op"
 PREPARED_TIMEOUT_S = 86_400  # StarRocks' default, sent because a cluster can have another setting
 _CSV_FIELD_BYTES = 1 << 20  # a longer field is rejected in CSV, but not in JSON
-_DOCUMENT_BYTES = 16 << 20  # parse_json returns NULL for a longer one, without an error
-_KEYS_SHOWN = 5
 _BUSY_TIMEOUT_S = 900.0  # parts of one table wait for each other, and the transaction has one hour
 _BUSY_PAUSE_S, _LONGEST_BUSY_PAUSE_S = 0.1, 2.0
 
@@ -63,7 +61,7 @@ class StarrocksPartWriter:
     def __call__(self, name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
         """See ``PartWriter``."""
         columns = [*(column.name for column in self.table.columns), *self.table.kept, DELETED]
-        checked = _with_short_documents(self.table, encoding.checked(self.table, rows, columns))
+        checked = in_arrays(self.table, encoding.checked(self.table, rows, columns))
         kind = MultiTableLoad if self.multi else SingleTableLoad
         return load_rows(checked, lambda kept: kind(self, name, kept).run(), longest_field=_CSV_FIELD_BYTES)
 
@@ -75,28 +73,6 @@ def shared_label(job: str, incarnation: str, fence: int, checkpoint: int, losses
     of a transaction that was rolled back cannot write into the next one.
     """
     return f"{label_prefix(job, incarnation, fence, checkpoint)}all-{losses.get((fence, checkpoint), 0)}"
-
-
-def _with_short_documents(table: TargetTable, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield ``rows``. Raises: LoadRejected - a JSON document would become NULL; with its key."""
-    names = [
-        column.name for column in table.columns if starrocks_type(column, key=column.name in table.key).base == "JSON"
-    ]
-    for batch in rows:
-        for name in names:
-            is_long = pc.greater(pc.binary_length(batch.column(name)), _DOCUMENT_BYTES)
-            found = batch.filter(pc.and_not(is_long, batch.column(DELETED)))
-            if found.num_rows:
-                raise LoadRejected(
-                    f"A document for column {name} is longer than the {_DOCUMENT_BYTES >> 20} MiB that StarRocks "
-                    "accepts as JSON.",
-                    hint=f"Select a part of it under columns: {{{name}: ...}}, exclude the row by filter:, or correct "
-                    "it in the source; then `cdc resume`.",
-                    table=table.name,
-                    column=name,
-                    keys=found.select(list(table.key)).slice(0, _KEYS_SHOWN).to_pylist(),
-                )
-        yield batch
 
 
 class LoadBody:
@@ -116,7 +92,11 @@ class LoadBody:
         self._fields = [*fields, *table.kept, OPERATION]
         conversions = [f"{quoted(name)}={expression}" for name, expression in converted.items()]
         self._columns = ",".join([*map(quoted, self._fields), *conversions])
-        self._instead = placeholders(table, lambda column: kinds[column.name].base)
+        documents = document_columns(table)
+        self._instead = {
+            name: in_array(text) if name in documents else text
+            for name, text in placeholders(table, lambda column: kinds[column.name].base).items()
+        }
 
     def headers(self) -> dict[str, str]:
         """Return the headers that describe the body. No row may be filtered."""

@@ -53,12 +53,12 @@ def parsed(text: str) -> ColumnType:
 def conversion(kind: ColumnType, field: str) -> str | None:
     """Return the expression that converts the text in ``field`` to ``kind``; None if a cast is sufficient.
 
-    A cast would not accept bytes, and would store a JSON text as a JSON string.
+    A cast would not accept bytes, and would store a JSON text as a JSON string. For JSON, see ``documents``.
     """
     if kind.base == "VARBINARY":
         return f"to_binary({field}, 'hex')"
     if kind.base == "JSON":
-        return f"parse_json({field})"
+        return f"json_query(parse_json({field}), '$[0]')"
     if kind.base.startswith("ARRAY"):
         return f"cast({field} as {kind})"
     return None

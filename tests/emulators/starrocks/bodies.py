@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from tests.emulators.names import IDENTIFIER, column_entries, dropped
 from tests.emulators.rows import csv_fields, json_fields, separator
+from tests.emulators.starrocks.documents import stored_document
 from tests.emulators.starrocks.settings import StarrocksSettings
 from tests.emulators.starrocks.transactions import Refused
 from tests.emulators.storage import SIGN, Checked, Storage, StoredTable
@@ -22,7 +23,9 @@ FORWARDED = (
     "max_filter_ratio", "compression",
 )  # fmt: skip
 _MADE = re.compile(
-    rf"({IDENTIFIER})\s*=\s*(to_binary|parse_json|cast)\(\s*({IDENTIFIER})\s*(?:,\s*'hex'\s*|as\s+[\w<>]+)?\)", re.I
+    rf"({IDENTIFIER})\s*=\s*(to_binary|parse_json|cast|json_query\(\s*parse_json)\("
+    rf"\s*({IDENTIFIER})\s*(?:,\s*'hex'\s*|as\s+[\w<>]+|\)\s*,\s*'\$\[0\]'\s*)?\)",
+    re.I,
 )
 _OPERATIONS = {None: "0", "0": "0", "upsert": "0", "1": "1", "delete": "1"}
 
@@ -40,6 +43,7 @@ class Plan:
         self.strip_array = headers.get("strip_outer_array") == "true"
         self.strict = headers.get("strict_mode") == "true"
         self.max_filter_ratio = float(headers.get("max_filter_ratio", "0"))
+        self.elements: set[str] = set()  # columns that get the first element of a document
         self.fields, self.made = self._columns(headers.get("columns", ""))
         self._check()
 
@@ -53,6 +57,8 @@ class Plan:
             if found is None:
                 raise Refused(f"the emulator cannot parse the expression: {entry}", "INTERNAL_ERROR")
             made[dropped(found[1])] = dropped(found[3])
+            if found[2].lower().startswith("json_query"):
+                self.elements.add(dropped(found[1]))
         if not fields:
             fields = [column.name for column in self.table.columns] + [OPERATION] * (self.format == "json")
         return fields, made
@@ -93,7 +99,7 @@ class Plan:
     def _in_table(self, fields: pa.Table, json_bytes: int) -> pa.Table:
         """Columns of the table, conversions made, what becomes of a row as a sign.
 
-        Of a document that is none, or too long, becomes NULL: strict mode looks at casts of its own alone.
+        A document that is invalid or too long becomes NULL, because strict mode checks only StarRocks' own casts.
         """
         columns: dict[str, Any] = {}
         for column in self.table.columns:
@@ -107,9 +113,9 @@ class Plan:
                 if column.base == "JSON":  # a text becomes a JSON string, whatever stands in it
                     values = pa.chunked_array([[None if v is None else json.dumps(v) for v in values.to_pylist()]])
             if column.name in self.made and column.base == "JSON":
-                values = pa.chunked_array(
-                    [[v if _is_document(v, json_bytes) else None for v in values.to_pylist()]], pa.string()
-                )
+                first = column.name in self.elements
+                documents = [stored_document(v, json_bytes, first_element=first) for v in values.to_pylist()]
+                values = pa.chunked_array([documents], pa.string())
             columns[column.name] = values
         if OPERATION in fields.column_names:
             signs = [_OPERATIONS[value] for value in fields[OPERATION].to_pylist()]
@@ -123,14 +129,6 @@ class Plan:
             for key in keys
             if sum(len(part.encode()) if isinstance(part, str) else 0 for part in key) > limit
         ]
-
-
-def _is_document(text: str | None, limit: int) -> bool:
-    try:
-        json.loads(text or "")
-    except ValueError:
-        return False
-    return len((text or "").encode()) <= limit
 
 
 def _long_fields(fields: pa.Table, limit: int) -> tuple[pa.Table, list[str]]:
