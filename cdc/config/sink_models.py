@@ -112,7 +112,11 @@ class TargetTablesConfig(Model):
     buckets: Literal["auto"] | Count = Field(
         default="auto", description="Number of buckets of each table that the job creates."
     )
-    replication: Count = Field(default=1, description="Number of replicas of each table that the job creates.")
+    replication: Count | None = Field(
+        default=None,
+        description="Number of replicas of each table that the job creates. Default: the number of running backends, "
+        "at most 3. Statements of `cdc ddl` use the default of the cluster instead, because it is not asked.",
+    )
     properties: dict[str, Annotated[str, BeforeValidator(setting)]] = Field(
         default_factory=dict, description="Further table properties of the cluster."
     )

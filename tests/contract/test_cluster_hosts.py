@@ -170,13 +170,17 @@ def test_sink_redirect_to_listed_or_configured_hosts_is_followed(kind: str) -> N
 
 def test_starrocks_check_names_the_setting_for_backends() -> None:
     with cluster("starrocks") as there:
+        backends = [f"127.0.0.1:{each.port}" for each in there.backends]
         there.settings.operators.discard(USER[0])
+        sink = starrocks.sink_on(there, "single", backends=backends)
+        sink.ensure_table(TABLE)  # with as many replicas as there are backends in sink.be
+        assert f'"replication_num" = "{len(backends)}"' in str(there.execute("SHOW CREATE TABLE ods.orders")[1])
+        sink.close()
         sink = starrocks.sink_on(there, "single")
-        sink.ensure_table(TABLE)
         findings = [finding for finding in sink.check([TABLE]) if finding.fatal]
         assert len(findings) == 1 and "sink.be" in findings[0].hint, findings
         sink.close()
-        sink = starrocks.sink_on(there, "single", backends=[f"127.0.0.1:{each.port}" for each in there.backends])
+        sink = starrocks.sink_on(there, "single", backends=backends)
         assert not [finding for finding in sink.check([TABLE]) if finding.fatal]
         sink.close()
 

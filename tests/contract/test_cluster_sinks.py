@@ -12,6 +12,7 @@ from typing import Any
 import pymysql
 import pytest
 
+from cdc.config.sink_models import TargetTablesConfig
 from cdc.errors import (
     CdcError,
     ErrorAction,
@@ -87,6 +88,22 @@ def create_text(kind: str, columns: str) -> str:
 
 
 # ---- tables
+
+
+@SINGLE
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, 3), ({"replication": 2}, 2), ({"properties": {"replication_num": "1"}}, 1)],
+    ids=["backends", "replication", "property"],
+)
+def test_created_table_has_a_replica_per_backend(kind: str, options: dict[str, Any], expected: int) -> None:
+    with KINDS[kind][0].emulator(backends=4) as cluster:
+        sink = sink_on(kind, cluster, tables=TargetTablesConfig(**options).model_dump())
+        assert ("replication_num" in sink.ddl(TABLE)) is bool(options)
+        sink.ensure_table(TABLE)
+        statement = str(cluster.execute("SHOW CREATE TABLE ods.orders")[1][0][1])
+        assert f'"replication_num" = "{expected}"' in statement, statement
+        sink.close()
 
 
 @SINGLE

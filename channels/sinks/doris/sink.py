@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from cdc.errors import SinkError, TargetMismatch
+from cdc.errors import SinkError, SinkUnavailable, TargetMismatch
 from cdc.model.batch import PreparedLoad
 from channels.sinks.base import Finding, LoadState, SinkCheckpoint, TargetTable
 from channels.sinks.doris.client import DorisHttp
@@ -81,7 +81,12 @@ class DorisSink(ClusterSink):
         return TableHooks(self._replication, self._new_names, rename_findings=rename_findings)
 
     def _replication(self) -> int:
-        return min(3, self._client.ask_backends())
+        try:
+            return min(3, self._client.ask_backends())
+        except (SinkUnavailable, TargetMismatch):
+            if not self._address.backends:
+                raise
+            return min(3, len(self._address.backends))  # the user may not list them
 
     def _new_names(self) -> NameRules:
         rules = DORIS_NAMES if self._variable("enable_unicode_name_support") == "false" else DORIS_UNICODE_NAMES

@@ -89,7 +89,7 @@ class StarrocksSink(ClusterSink):
 
     def _hooks(self) -> TableHooks:
         return TableHooks(
-            lambda: max(1, min(3, self._backend_count() or 1)),  # if backends are not visible: sink.tables.replication
+            self._replication,
             lambda: STARROCKS_NAMES,
             note=lambda table, statement: self._mode.note_table(table, statement),
             before_create=lambda: self._mode.refuse(),
@@ -102,13 +102,19 @@ class StarrocksSink(ClusterSink):
             problem = "StarRocks renames columns from 3.3.2 on, and this cluster is older."
             yield Finding(problem, "Upgrade StarRocks.", fatal)
 
-    def _backend_count(self) -> int | None:
-        """Return the number of running backends; None if the user may not see them or the cluster has none."""
+    def _replication(self) -> int | None:
+        """Return the number of running backends, at most 3; None if it is unknown. Shared storage needs one replica."""
+        running = self._running_backends()
+        if running is None:
+            return min(3, len(self._address.backends)) or None
+        return max(1, min(3, sum(running)))
+
+    def _running_backends(self) -> list[bool] | None:
+        """Return which backends run; [] if the cluster has only compute nodes; None if the user may not see them."""
         try:
-            found = self._sql.rows("SHOW BACKENDS")
+            return [str(row["Alive"]).lower() == "true" for row in self._sql.rows("SHOW BACKENDS")]
         except (SqlError, TargetMismatch):
             return None
-        return sum(str(row["Alive"]).lower() == "true" for row in found) if found else None
 
     def _label_state(self, database: str, label: str) -> str:
         return self._client.state(database, label)
@@ -136,7 +142,7 @@ class StarrocksSink(ClusterSink):
             problem = f"Tables become visible one by one, not in one transaction: {why}"
             is_fatal = self._multi_table == "on"
             yield Finding(problem, "If this is acceptable, set sink.multi_table: off.", is_fatal)
-        if self._backend_count() == 0:
+        if (running := self._running_backends()) and not any(running):
             yield Finding("StarRocks has no backend alive.", "Check SHOW BACKENDS on the FE.")
         if why:
             yield from transaction_findings(self._sql, STARROCKS.name, tables)

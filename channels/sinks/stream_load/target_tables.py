@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 60.0  # between two checks of the columns of a table that is loaded
 
+_REPLICATION = {"replication_num", "replication_allocation"}  # properties that a user can set instead of the option
+
 DescribedTable = tuple[list[dict[str, Any]], str]  # rows of DESC, and the statement of SHOW CREATE TABLE
 
 
@@ -29,7 +31,7 @@ DescribedTable = tuple[list[dict[str, Any]], str]  # rows of DESC, and the state
 class TableHooks:
     """What a product asks or decides when its tables are created."""
 
-    replication: Callable[[], int]  # replicas of new tables
+    replication: Callable[[], int | None]  # replicas of new tables; None: the default of the cluster
     new_names: Callable[[], NameRules]  # of new tables
     note: Callable[[str, str], None] = lambda table, statement: None  # receives each CREATE TABLE, planned or existing
     before_create: Callable[[], None] = lambda: None  # raises SinkLimitExceeded if the noted table cannot be used
@@ -65,7 +67,10 @@ class TargetTables:
             refuse(table, self._hooks.new_names().refused(table))
             self._hooks.before_create()
             properties = {**self._hooks.properties(), **(self._options.get("properties") or {})}
-            options = {"replication": self._hooks.replication(), **self._options, "properties": properties}
+            options = {**self._options, "properties": properties}
+            named = {*properties, *(table.options.get("properties") or {})}
+            if options.get("replication") is None and not named & _REPLICATION:
+                options["replication"] = self._hooks.replication()
             self.create_database(table.name.partition(".")[0], table.name)
             self._sql.execute(self._create_statement(table, options), table.name)
         refuse(table, self.findings(table))
@@ -82,7 +87,7 @@ class TargetTables:
     def checkpoints_statement(self, database: str) -> str:
         """Return CREATE TABLE for ``cdc_checkpoints`` in ``database``."""
         table = f"{quoted(database)}.{quoted(CHECKPOINTS)}"
-        return self._rules.checkpoints.format(table=table, replication=self._hooks.replication())
+        return self._rules.checkpoints.format(table=table, replication=self._hooks.replication() or 1)
 
     def _create_statement(self, table: TargetTable, options: Mapping[str, Any]) -> str:
         statement = create_table(table, options, self._rules)
