@@ -351,7 +351,7 @@ def check_mapping(mapping: Mapping) -> None:
         )
     seen: set[str] = set()
     for name, text in (mapping.columns or {}).items():
-        if name.casefold() in seen or name in (DELETED, SEQUENCE):
+        if name.casefold() in {*seen, DELETED, SEQUENCE}:
             raise ConfigError(
                 f"Target column {name} exists twice, or the name is reserved.",
                 hint="Give each target column one name; upper and lower case are the same.",

@@ -23,6 +23,12 @@ def test_routes_invalid_expression_raises(text: str) -> None:
         Routes([Mapping("shop.orders", "ods.o", columns={"x": text})])
 
 
+@pytest.mark.parametrize("name", ["__sequence", "__SEQUENCE", "__Deleted", "ID"])
+def test_routes_reserved_or_repeated_target_column_raises(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"Target column {name} exists twice, or the name is reserved"):
+        Routes([Mapping("shop.orders", "ods.o", columns={"id": "ID", name: "email"})])
+
+
 @pytest.mark.parametrize(
     ("mappings", "said"),
     [
