@@ -6,13 +6,17 @@ also reads a body of any length into memory. Here one deadline and one size limi
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import io
+import re
 import socket
 import time
 from typing import Any
 
 _READ_BYTES = 64 << 10
+_STATUS = re.compile(rb"HTTP/\d\.\d (\d{3})")
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
 
 
 class AnswerTooLarge(OSError):
@@ -26,6 +30,7 @@ class _Incoming(io.RawIOBase):
         self._sock, self._left = sock, most_bytes
         self._limit = most_bytes
         self.deadline = float("inf")
+        self.unread = b""  # received bytes that are read again
         # http.client closes the socket of the last answer before it reads the body; this keeps it open
         self._hold = sock.makefile("rb", buffering=0)
 
@@ -33,6 +38,10 @@ class _Incoming(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        if self.unread:
+            count = min(len(buffer), len(self.unread))
+            buffer[:count], self.unread = self.unread[:count], self.unread[count:]
+            return count
         if self._left <= 0:
             raise AnswerTooLarge(f"the answer is longer than {self._limit} bytes")
         left_s = self.deadline - time.monotonic()
@@ -60,12 +69,20 @@ class AnswerReader(io.BufferedReader):
         self._incoming.deadline = time.monotonic() + seconds
 
     def asks_for_body(self, wait_s: float) -> bool:
-        """Return True if the server answers 100, or nothing within ``wait_s``. Another answer is not consumed."""
+        """Return True if the server answers 100, or no status within ``wait_s``. Call it before other reads.
+
+        The answer can arrive in pieces of any size, so it is read up to the end of the headers of 100, or up to another
+        status. The reader returns these bytes again, and ``http.client`` skips the answer 100.
+        """
         self.wait_at_most(wait_s)
-        try:
-            return self.peek(1).split(b" ")[1:2] in ([b"100"], [])
-        except TimeoutError:
-            return True
+        head, is_other = b"", False
+        with contextlib.suppress(TimeoutError):
+            while not is_other and not _HEAD_END.search(head) and (piece := self._incoming.read(_READ_BYTES)):
+                head += piece
+                status = _STATUS.match(head)
+                is_other = b"\n" in head if status is None else status[1] != b"100"
+        self._incoming.unread = head
+        return not is_other
 
     def response(self, sock: socket.socket, debuglevel: int = 0, method: str | None = None) -> http.client.HTTPResponse:
         """Return a response that reads from this object. ``http.client`` calls it as ``response_class``."""
