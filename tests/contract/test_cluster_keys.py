@@ -85,7 +85,7 @@ def test_keys_wait_for_a_load_that_is_not_visible(cluster: Any, sink: Any, monke
     states = ["COMMITTED", "COMMITTED", "VISIBLE"]
     ask = sink._label_state
     monkeypatch.setattr(visibility, "_label_state", lambda *label: states.pop(0) if states else ask(*label))
-    sink._await_visible([write(sink, (6, "b", False, 6), name=name_of(2))], "label")
+    sink._await_visible([write(sink, (6, "b", False, 6), name=name_of(2))], ["label"])
     with pytest.raises(SinkUnavailable, match="not visible yet"):
         sink.keys(TABLE, None, 100)
     assert states == ["VISIBLE"]

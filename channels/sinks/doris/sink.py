@@ -160,7 +160,8 @@ class DorisSink(ClusterSink):
         for load in loads:
             waiting[self._is_two_phase(load)].append(load)
         for plain in by_table(waiting[False]).values():
-            self._abort_mismatched(plain)  # they are visible already; the error stops the next cycle
+            self._abort_mismatched(plain)  # they are committed already; the error stops the next cycle
+            self._await_visible(plain, [label_of(load) for load in plain])  # after a publish timeout they are not yet
         self._commit_each(waiting[True], checkpoint)
         self._record(loads, checkpoint)
 

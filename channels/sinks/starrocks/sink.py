@@ -219,7 +219,7 @@ class StarrocksSink(ClusterSink):
             reply = self._shared.commit(whole, loads[0].detail["transaction"], checkpoint)
         # roll back before the replay, so that these loads can never be committed later
         if reply.is_ok or not self._shared.is_rolled_back(whole):
-            self._await_visible(loads, whole.label)
+            self._await_visible(loads, [whole.label])
             self._visibility.check(loads[0].table)  # a run that starts compares cdc_checkpoints with its state
             return
         if self._is_recorded(checkpoint):

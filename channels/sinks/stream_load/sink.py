@@ -245,7 +245,7 @@ class ClusterSink(AlteringSink, ABC):
                 for other in loads[number + 1 :]:
                     self._discard(other)
                 raise self.messages.loads_lost([label_for(load.name)], reason)
-        self._await_visible(loads, label_of(loads[-1]))
+        self._await_visible(loads, [label_of(load) for load in loads])
 
     def _has_columns(self, loads: Sequence[PreparedLoad]) -> bool:
         """Return True if the table of ``loads`` still has all columns that they were written with."""
@@ -285,9 +285,9 @@ class ClusterSink(AlteringSink, ABC):
             self.messages.raise_refused(refusal, self._address.username, context)
         raise self.messages.unavailable(reason, **context)
 
-    def _await_visible(self, loads: Sequence[PreparedLoad], label: str) -> None:
-        """Wait until ``label``, the newest of ``loads``, is visible, or for the time limit."""
-        self._visibility.wait(database_of(loads[-1]), label, {load.table for load in loads})
+    def _await_visible(self, loads: Sequence[PreparedLoad], labels: Sequence[str]) -> None:
+        """Wait until ``labels``, those of ``loads``, are visible, or for the time limit."""
+        self._visibility.wait(database_of(loads[-1]), labels, {load.table for load in loads})
 
     def state(self, load: PreparedLoad) -> LoadState:
         """See ``Sink``."""
