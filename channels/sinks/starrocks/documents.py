@@ -72,7 +72,7 @@ def _check(table: TargetTable, batch: pa.RecordBatch, name: str, documents: pa.A
         )
     if where := _rejected(table, batch, name, pc.match_substring_regex(documents, _NULL)):
         raise LoadRejected(
-            f"A document for column {name} is the JSON value null, for which StarRocks can return NULL or {{}}.",
+            f"A document for column {name} is the JSON value null, for which StarRocks can return {{}}.",
             hint=f"Exclude the row by filter:, or store the texts of the column in a new table: columns: {{{name}: "
             f'"cast({name} as string)"}}; then `cdc resume`.',
             **where,
