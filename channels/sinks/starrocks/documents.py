@@ -14,6 +14,7 @@ Source: StarRocks, ``json_value.cpp`` (before: ``json.cpp``), ``json_functions.c
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -28,6 +29,7 @@ from channels.sinks.starrocks.types import starrocks_type
 _LONGEST_BYTES = (16 << 20) - 2  # parse_json returns NULL for more than 16 MiB, without an error
 _KEYS_SHOWN = 5
 _NULL = r"^[ \t\r\n]*null[ \t\r\n]*$"
+_OPENING = ("{", "[", '"')  # nearly all documents begin so; this test takes a quarter of the time of the expressions
 # of an object, an array and a string only the first character is checked
 _DOCUMENT = (
     r"^[ \t\r\n]*(?:[\[{\"]|(?:-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)[ \t\r\n]*$)"
@@ -70,6 +72,12 @@ def _check(table: TargetTable, batch: pa.RecordBatch, name: str, documents: pa.A
             "the source; then `cdc resume`.",
             **where,
         )
+    is_other = functools.reduce(
+        pc.and_not, (pc.starts_with(documents, first) for first in _OPENING), documents.is_valid()
+    )
+    if not pc.any(is_other).as_py():
+        return
+    batch, documents = batch.filter(is_other), documents.filter(is_other)
     if where := _rejected(table, batch, name, pc.match_substring_regex(documents, _NULL)):
         raise LoadRejected(
             f"A document for column {name} is the JSON value null, for which StarRocks can return {{}}.",
