@@ -51,15 +51,18 @@ class LineFormatter(logging.Formatter):
 
     def hide(self, secrets: Sequence[str]) -> None:
         """Mask these secrets too from now on."""
-        self._known |= {secret for secret in secrets if len(secret) >= SECRET_LEAST}
+        self._known |= {form for secret in secrets if len(secret) >= SECRET_LEAST for form in _forms(secret)}
         # longest first, because one secret may begin with another
         found = sorted(self._known, key=len, reverse=True)
         self._secrets = re.compile("|".join(map(re.escape, found))) if found else None
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line. A traceback follows on separate lines."""
-        message = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
-        extra = "".join(f" {name}={_shown(value)}" for name, value in vars(record).items() if name not in _OWN)
+        # masked before it is escaped: the text of a secret with a quote or a line break is another one afterwards
+        message = self.masked(record.getMessage()).replace("\r", "\\r").replace("\n", "\\n")
+        extra = "".join(
+            f" {name}={_shown(self.masked(str(value)))}" for name, value in vars(record).items() if name not in _OWN
+        )
         text = f"{self.formatTime(record)} {record.levelname} {self._job} {message}{extra}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
@@ -105,8 +108,13 @@ def masked(text: str) -> str:
     return text
 
 
-def _shown(value: object) -> str:
-    text = str(value)
+def _forms(secret: str) -> set[str]:
+    """Return the forms in which a text can have ``secret``: as it is, and escaped by JSON or ``repr``."""
+    escaped = json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret), repr(secret.encode())[1:]
+    return {secret, *(text[1:-1] for text in escaped)}
+
+
+def _shown(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import shutil
@@ -50,6 +51,23 @@ def test_log_traceback_masks_secrets() -> None:
         record = logging.LogRecord("x", logging.ERROR, __file__, 1, "failed", (), sys.exc_info())
     text = LineFormatter("shop", ("hunter2",)).format(record)
     assert "ValueError: [hidden]" in text
+
+
+@pytest.mark.parametrize(
+    "secret", ['pa"ss\\word', "it's\ta pä\"ss", '-----BEGIN KEY-----\nKEY"DATA\r\n-----END KEY-----\n']
+)
+def test_log_line_masks_secrets_with_escaped_characters(secret: str) -> None:
+    try:
+        raise ValueError(f"{secret} {secret!r}")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, __file__, 1, "a %s b", ({"key": secret},), sys.exc_info())
+    # a text, a mapping, JSON, and a mapping as text
+    vars(record).update(text=f"x {secret} y", value={"key": secret}, body=json.dumps([secret]), count=1)
+    formatter = LineFormatter("shop", (secret,))
+    text = "\n".join((formatter.format(record), line("%s and %r", secret, secret, secrets=(secret,))))
+    assert text.count("[hidden]") == 8
+    assert not [part for part in ("word", "it's", "BEGIN", "DATA") if part in text]
+    assert " count=1\n" in text
 
 
 def test_set_up_logs_omits_information_of_libraries() -> None:
