@@ -47,6 +47,9 @@ OTHER_FILES_HINT = (
     "Restore the files that the job has read, or correct `source.path`. Read other files with a job of another name."
 )
 
+_WITHOUT_VALUES = (  # names of ``context`` that never have values of rows
+    "table", "tables", "column", "topic", "partition", "file", "position", "server", "host", "port", "path",
+)  # fmt: skip
 STATEMENT_START = 200  # characters of a statement in the context of an error
 
 _COMMAND = re.compile(
@@ -69,6 +72,7 @@ class CdcError(Exception):
     """An error: what failed, where, and how to fix it.
 
     ``hint`` is one command or setting. ``context`` names table, label, position and so on, never a secret.
+    Message and ``context`` may have values of rows, ``hint`` never has.
     """
 
     exit_code = 1
@@ -266,6 +270,19 @@ def action_for(error: BaseException, repeats: int | None = None) -> ErrorAction:
             is_retried = repeats is not None and repeats < _RETRIES.get(kind, 0)
             return ErrorAction.RETRY if is_retried else _ACTIONS[kind]
     return ErrorAction.RETRY
+
+
+def without_values(error: BaseException) -> str:
+    """Return what failed and where, for another program: without the message, which may have values of rows.
+
+    The first sentence of the error's class replaces it.
+    """
+    name, where = type(error).__name__, ""
+    if isinstance(error, CdcError):
+        if type(error) not in (CdcError, SourceError, SinkError):
+            name += ": " + (type(error).__doc__ or "").split(".")[0]
+        where = ", ".join(f"{one} {error.context[one]}" for one in _WITHOUT_VALUES if one in error.context)
+    return f"{name} ({where})" if where else name
 
 
 def error_to_json(error: BaseException, masked: Callable[[str], str] = str) -> dict[str, Any]:

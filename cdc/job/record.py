@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from cdc.errors import CdcError, CheckpointError, DdlStop, LeaseLost, with_job
+from cdc.errors import CdcError, CheckpointError, DdlStop, LeaseLost, with_job, without_values
 from cdc.logging_setup import masked
 from cdc.model.change_record import ChangeSummary
 from cdc.model.kafka_position import KafkaPosition
@@ -109,7 +109,10 @@ class SavedRecord:
         self, state: JobState, reason: str | None = None, hint: str | None = None, resume: ResumeKind | None = None
     ) -> None:
         """Save a new state. Raises: LeaseLost."""
-        self.save(state=state, reason=reason, hint=hint, resume=resume, stopped_at_ddl=None, pending_change=None)
+        self.save(
+            state=state, reason=reason, hint=hint, alert_reason=None, resume=resume, stopped_at_ddl=None,
+            pending_change=None,
+        )  # fmt: skip
 
     def pause(self, error: BaseException, resume: ResumeKind, *, keeps_statement: bool = False) -> None:
         """Save that the job is PAUSED because of ``error``. Raises: LeaseLost.
@@ -123,8 +126,8 @@ class SavedRecord:
         if isinstance(error, DdlStop) and isinstance(position, BinlogPosition | CanalPosition | KafkaPosition):
             statement_at, change = position, error.change
         self.save(
-            state=JobState.PAUSED, reason=reason, hint=hint, resume=resume, stopped_at_ddl=statement_at,
-            pending_change=change, is_paused_by_user=False,
+            state=JobState.PAUSED, reason=reason, hint=hint, alert_reason=masked(without_values(error)), resume=resume,
+            stopped_at_ddl=statement_at, pending_change=change, is_paused_by_user=False,
         )  # fmt: skip
 
     def refuse(self, error: CdcError) -> None:

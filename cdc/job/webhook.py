@@ -29,6 +29,7 @@ POLL_S = 1.0
 TRIES = 3
 TRY_S = 10.0  # of one try, from the connection to the headers of the reply
 WAIT_S = 2.0  # between two tries
+BY_USER = "paused by its user"  # ``reason`` of such a pause
 CLOSE_S = 2.0  # how long the end of the job waits for a message
 
 _log = logging.getLogger(__name__)
@@ -142,12 +143,15 @@ def message_of(
     moved_from: str | None = None,
 ) -> dict[str, Any]:
     """Return the JSON form of an event. ``moved_from``: the host that has run the job before."""
+    is_paused, reason = record.state is JobState.PAUSED, record.alert_reason
+    if record.is_paused_by_user:
+        reason = BY_USER
     return {
         "job": record.name,
         "event": event,
         "resolved": is_resolved,
         "state": record.state,
-        "reason": record.reason and masked(record.reason),
+        "reason": masked(reason) if is_paused and reason else None,
         "hint": record.hint and masked(record.hint),
         "resume": record.resume,
         "lag_seconds": lag_s,

@@ -87,7 +87,7 @@ def watch(store: SqlStore) -> Iterator[Any]:
 
 def become(store: SqlStore, name: str, state: JobState, resume: ResumeKind | None = None) -> None:
     record = store.acquire(name, f"/jobs/{name}.yaml")
-    store.save_job(replace(record, state=state, resume=resume, reason="a reason"))
+    store.save_job(replace(record, state=state, resume=resume, alert_reason="a reason"))
     store.release()
 
 

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from cdc.config.alert_models import Alerts
+from cdc.config.alert_models import AlertEvent, Alerts
+from cdc.errors import LoadRejected, SinkError
 from cdc.job import webhook as module
-from cdc.job.webhook import AlertWatch, Webhook
+from cdc.job.record import SavedRecord
+from cdc.job.webhook import AlertWatch, Webhook, message_of
 from cdc.logging_setup import LineFormatter
 from cdc.state.base import JobRecord, JobState, ResumeKind
 from tests.support.webhook_receiver import LIMIT_S, TOKEN, WebhookReceiver
@@ -27,8 +29,9 @@ class WatchedJob:
 
     def set(self, state, resume=None, reason=None, hint=None):
         self.record = JobRecord(
-            "shop", "0badcafe", 1, state, "/jobs/shop.yaml", host="a1", resume=resume, reason=reason, hint=hint
-        )
+            "shop", "0badcafe", 1, state, "/jobs/shop.yaml", host="a1", resume=resume, reason="not for other programs",
+            alert_reason=reason, hint=hint,
+        )  # fmt: skip
 
     def watched(self):
         return self.record, self.lag_s
@@ -120,6 +123,27 @@ def test_webhook_only_the_requested_events_are_posted(serve):
     job.set(JobState.PAUSED, ResumeKind.MANUAL, "x")
     job.lag_s = 1000.0
     assert server.message()["event"] == "lag"
+
+
+def test_webhook_message_has_no_values_of_rows():
+    store = SimpleNamespace(job=lambda name: None, save_job=lambda record: None)
+    saved = SavedRecord(store, "shop", "/jobs/shop.yaml")
+    rejected = LoadRejected(
+        "NULL for the row ann@example.org.", hint="Correct it.", table="crm.users", column="a", keys=[{"k": "ann@example.org"}]
+    )  # fmt: skip
+    for error, reason in (
+        (rejected, "LoadRejected: The sink rejected rows (table crm.users, column a)"),
+        (SinkError("ann@example.org", hint="", table="t"), "SinkError (table t)"),
+        (ValueError("ann@example.org"), "ValueError"),
+    ):
+        saved.pause(error, ResumeKind.MANUAL)
+        message = message_of(AlertEvent.PAUSED, saved.now, None)
+        assert "ann@" in saved.now.reason and "ann@" not in json.dumps(message)
+        assert message["reason"] == reason
+    saved.set_state(JobState.RUNNING)
+    assert message_of(AlertEvent.PAUSED, saved.now, None, is_resolved=True)["reason"] is None
+    saved.pause_by_hand()
+    assert message_of(AlertEvent.PAUSED, saved.now, None)["reason"] == "paused by its user"
 
 
 def test_webhook_failing_server_gets_three_tries(serve, caplog):
