@@ -118,6 +118,11 @@ class Job:
         progress = self._runner.progress() if self._runner.is_running else None
         return self._saved.now, progress.lag_s if progress else None
 
+    def save_lag_posted(self, *, is_posted: bool) -> None:
+        """See ``cdc.job.webhook.WatchedJob``."""
+        with suppress(LeaseLost):  # the job has ended, or ends at its next write
+            self._saved.save(is_lag_posted=is_posted)
+
     @property
     def is_over(self) -> bool:
         """Whether ``run`` has ended."""

@@ -23,7 +23,7 @@ from cdc.config.alert_models import AlertEvent, HostAlerts
 from cdc.config.models import Config
 from cdc.logging_setup import masked
 from cdc.model.timing import utc_now
-from cdc.state.base import JobRecord, JobState, ResumeKind
+from cdc.state.base import ENDED, JobRecord, JobState, ResumeKind
 
 POLL_S = 1.0
 TRIES = 3
@@ -45,6 +45,9 @@ class WatchedJob(Protocol):
     def watched(self) -> tuple[JobRecord, float | None]:
         """Return the newest record of the job, and its lag in seconds; None: unknown, or no run continues."""
 
+    def save_lag_posted(self, *, is_posted: bool) -> None:
+        """Save in the record whether the event ``lag`` was posted and is not over, for the next process."""
+
 
 @dataclass(slots=True)
 class AlertWatch:
@@ -55,19 +58,25 @@ class AlertWatch:
 
     @classmethod
     def of(cls, record: JobRecord) -> AlertWatch:
-        """Return the state in which a pause of ``record`` was posted."""
-        return cls(_pause_of(record))
+        """Return what the process of before has posted about its job, if it had the time to post a pause."""
+        return cls(_pause_of(record), record.is_lag_posted)
 
     def changes(self, alerts: HostAlerts, record: JobRecord, lag_s: float | None) -> list[tuple[AlertEvent, bool]]:
         """Return the events that have begun or ended since the last call, and whether they have ended."""
-        before, self.paused = self.paused, _pause_of(record)
-        lagged = self.lags
-        if lag_s is not None:
-            self.lags = lag_s > alerts.lag_threshold / (2 if lagged else 1)
-        # a pause that now waits for a person, and did not before, is posted again
-        paused = [(AlertEvent.PAUSED, self.paused is None)] if self.paused is not before else []
-        found = paused + ([(AlertEvent.LAG, not self.lags)] if self.lags is not lagged else [])
-        return [one for one in found if alerts.webhook is not None and one[0] in alerts.events]
+        events = alerts.events if alerts.webhook is not None else ()
+        found, pause, lags = [], _pause_of(record), self.lags
+        if AlertEvent.PAUSED in events and pause is not self.paused:
+            # a pause that now waits for a person, and did not before, is posted again
+            self.paused = pause
+            found.append((AlertEvent.PAUSED, pause is None))
+        if record.state in ENDED:
+            lags = False
+        elif lag_s is not None:
+            lags = lag_s > alerts.lag_threshold / (2 if lags else 1)
+        if AlertEvent.LAG in events and lags is not self.lags:
+            self.lags = lags
+            found.append((AlertEvent.LAG, not lags))
+        return found
 
 
 class Webhook:
@@ -101,8 +110,11 @@ class Webhook:
 
     def _look(self) -> None:
         alerts, (record, lag_s) = self._job.config.alerts, self._job.watched()
+        lagged = self._watch.lags
         for event, is_resolved in self._watch.changes(alerts, record, lag_s):
             post(alerts, message_of(event, record, lag_s, is_resolved=is_resolved), self._over)
+        if self._watch.lags is not lagged:
+            self._job.save_lag_posted(is_posted=self._watch.lags)
 
 
 def post(alerts: HostAlerts, message: Mapping[str, Any], over: threading.Event) -> bool:

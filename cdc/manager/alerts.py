@@ -1,7 +1,8 @@
 """Post the events of all jobs of this host to the webhook of ``serve.yaml``.
 
-A thread compares the jobs of this host in the store with what it has posted. While the webhook does not answer, nothing
-accumulates: the newest state of each job is posted when it answers again.
+A thread compares the jobs of this host with what was posted, which is in the store too: after a restart or a move to
+another host, an event is not posted again, but its end is. While the webhook does not answer, nothing accumulates: the
+newest state of each job is posted when it answers again.
 """
 
 from __future__ import annotations
@@ -15,14 +16,12 @@ from cdc.config.alert_models import AlertEvent, HostAlerts
 from cdc.errors import CheckpointError
 from cdc.job.webhook import CLOSE_S, AlertWatch, message_of, post
 from cdc.manager.rest.history import Sampler
-from cdc.state.base import JobRecord, JobState
+from cdc.state.base import JobState, ResumeKind
 from cdc.state.deployments import Deployment
-from cdc.state.events import EventKind
 from cdc.state.sql import SqlStore
 
 POLL_S = 2.0
 AWAY_S = 30.0  # after a webhook that does not answer
-_ASSIGNMENTS = 20  # of the newest events of a job: an assignment is seen within seconds
 
 _log = logging.getLogger(__name__)
 
@@ -35,12 +34,11 @@ class HostWebhook:
         self._store = store
         self._alerts = alerts
         self._sampler = sampler
-        self._watches: dict[str, AlertWatch] | None = None  # None: before the first look at the jobs
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch. A pause before this call was posted by the earlier process. Without a URL, do nothing."""
+        """Begin to watch. Without a URL, do nothing."""
         if self._alerts.webhook is not None:
             self._thread.start()
 
@@ -63,39 +61,26 @@ class HostWebhook:
 
     def _look(self) -> bool:
         """Post what has changed. Return False if the webhook does not answer: the rest is posted later."""
-        own = {one.job: one for one in self._store.deployments.all() if self._is_own(one)}
-        if self._watches is None:
-            self._watches = {name: AlertWatch.of(one.record) for name, one in own.items()}
-            return True
-        for name in self._watches.keys() - own.keys():
-            del self._watches[name]
-        return all(self._post_changes(name, one, self._watches) for name, one in own.items())
+        return all(self._post_changes(job) for job in self._store.deployments.all() if self._is_own(job))
 
-    def _post_changes(self, name: str, job: Deployment, watches: dict[str, AlertWatch]) -> bool:
-        status, record = self._sampler.status(name), replace(job.record, host=self._store.host.name)
-        lag_s = _lag_of(status)
-        # the host of before has posted a pause, but it may have died before that
-        watch = replace(watches[name]) if name in watches else AlertWatch()
+    def _post_changes(self, job: Deployment) -> bool:
+        host, before = self._store.host.name, job.alerts.get("host")
+        record, lag_s = replace(job.record, host=host), _lag_of(self._sampler.status(job.job))
+        paused = job.alerts.get("paused")
+        watch = AlertWatch(ResumeKind(paused) if paused else None, job.alerts.get("lags", False))
         messages = [
             message_of(event, record, lag_s, is_resolved=is_resolved)
             for event, is_resolved in watch.changes(self._alerts, record, lag_s)
         ]
-        if name not in watches and AlertEvent.MOVED in self._alerts.events:
-            messages = [*self._moved(record, lag_s), *messages]
+        if before not in (None, host) and AlertEvent.MOVED in self._alerts.events:
+            messages.insert(0, message_of(AlertEvent.MOVED, record, lag_s, moved_from=before))
         if not all(post(self._alerts, message, self._over) for message in messages):
             return False
-        watches[name] = watch
+        # saved afterwards: a process that ends in between posts twice, but never omits a message
+        posted = {"paused": watch.paused, "lags": watch.lags, "host": host}
+        if posted != job.alerts:
+            self._store.deployments.save_alerts(job.job, posted)
         return True
-
-    def _moved(self, record: JobRecord, lag_s: float | None) -> list[dict[str, object]]:
-        """Return the message of a job that this host runs and another one has run before."""
-        this = self._store.host.name
-        for event in self._store.events.newest(record.name, limit=_ASSIGNMENTS):
-            if event.kind is EventKind.ASSIGNED and event.detail.get("host") == this:
-                before = event.detail.get("before")
-                is_moved = before not in (None, this)
-                return [message_of(AlertEvent.MOVED, record, lag_s, moved_from=str(before))] if is_moved else []
-        return []
 
     def _is_own(self, job: Deployment) -> bool:
         return (job.host or job.holder or job.record.host) == self._store.host.name

@@ -180,6 +180,7 @@ class JobRecord:
     adopted: str | None = None  # "incarnation:checkpoint" of the sink at the last --adopt
     host: str | None = None  # name of the host that has, or had, the newest run
     home: str | None = None  # its ``$CDC_HOME``, as ``HostIdentity.home``: the pids above are of that host
+    is_lag_posted: bool = False  # the webhook of the job file has the event, and not its end
     alert_reason: str | None = None  # of a pause: its reason without values of rows, for messages to other programs
 
 

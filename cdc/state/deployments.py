@@ -14,7 +14,9 @@ from cdc.state.codec import from_json, to_json
 from cdc.state.database import Database, Row, Transaction
 from cdc.state.events import EventKind, add_event
 
-_COLUMNS = "name, fence, host, desired_state, spec, generation, holder, lease_until, record, summary, summary_at"
+_COLUMNS = (
+    "name, fence, host, desired_state, spec, generation, holder, lease_until, record, summary, summary_at, alerts"
+)
 
 
 class DesiredState(StrEnum):
@@ -40,6 +42,7 @@ class Deployment:
     record: JobRecord
     summary: Mapping[str, Any] = field(default_factory=dict)  # lag_s, rows_per_s and so on, from the run
     summary_age_s: float | None = None  # None: no run has saved a summary
+    alerts: Mapping[str, Any] = field(default_factory=dict)  # what was posted: paused, lags, and the host that posted
 
     @property
     def is_held(self) -> bool:
@@ -166,6 +169,12 @@ class Deployments:
 
         return self._database.transact(work)
 
+    def save_alerts(self, job: str, alerts: Mapping[str, Any]) -> None:
+        """Save what was posted about a job, for the host that posts next."""
+        sql = "UPDATE cdc_jobs SET alerts = :alerts WHERE name = :name"
+        text = json.dumps(dict(alerts))
+        self._database.transact(lambda transaction: transaction.run(sql, alerts=text, name=job))
+
 
 def end_pause(transaction: Transaction, now: str, job: str, actor: str) -> None:
     """Change the desired state PAUSED of a job to RUNNING, because a resume is carried out.
@@ -211,7 +220,7 @@ def write_record(transaction: Transaction, record: JobRecord) -> None:
 
 
 def _deployment(row: Row) -> Deployment:
-    name, fence, host, desired, spec, generation, holder, lease_until, record, summary, summary_at, now = row
+    name, fence, host, desired, spec, generation, holder, lease_until, record, summary, summary_at, alerts, now = row
     return Deployment(
         name,
         fence,
@@ -224,4 +233,5 @@ def _deployment(row: Row) -> Deployment:
         from_json(JobRecord, record),
         json.loads(summary or "{}"),
         float(now) - float(summary_at) if summary_at is not None else None,
+        json.loads(alerts or "{}"),
     )

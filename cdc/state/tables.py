@@ -5,17 +5,18 @@ from __future__ import annotations
 from cdc.errors import CheckpointError
 from cdc.state.database import SqlWords, Transaction
 
-FORMAT = 5  # a store of another format is refused
+FORMAT = 6  # a store of another format is refused
 
 # cdc_jobs.token: random, of the newest run; saves: number of its writes. Both detect that the store was replaced by an
 # older copy. home: the ``$CDC_HOME`` of the run's host; holder: the name of that host; host: where the job is assigned.
+# alerts: what `cdc serve` has posted about the job.
 # Times are seconds since 1970, by the clock of the store.
 TABLES = {
     "cdc_jobs": """
         name {key} NOT NULL PRIMARY KEY, fence BIGINT NOT NULL, token {key} NOT NULL, saves BIGINT NOT NULL,
         highest_id BIGINT NOT NULL, record {text} NOT NULL, lease_until DOUBLE PRECISION NOT NULL, holder {key},
         home {key}, host {key}, desired_state {key}, spec {text}, generation BIGINT NOT NULL, summary {text},
-        summary_at DOUBLE PRECISION""",
+        summary_at DOUBLE PRECISION, alerts {text}""",
     "cdc_schemas": "job {key} NOT NULL, digest {key} NOT NULL, body {text} NOT NULL, PRIMARY KEY (job, digest)",
     "cdc_checkpoints": """
         job {key} NOT NULL, id BIGINT NOT NULL, state {key} NOT NULL, schemas_digest {key} NOT NULL,

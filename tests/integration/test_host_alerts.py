@@ -53,13 +53,19 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlStore]
     store.close()
 
 
+def saved_host(store: SqlStore, job: str) -> object:
+    found = store.deployments.get(job)
+    return found.alerts.get("host") if found is not None else None
+
+
 class Watched:
     def __init__(self, store: SqlStore, *statuses: int | None, **keys: Any) -> None:
         self.receiver = WebhookReceiver(*statuses)
         self.lags = Lags(store)
         self.webhook = HostWebhook(store, HostAlerts.model_validate({"webhook": self.receiver.url, **keys}), self.lags)
         self.webhook.start()
-        wait_for(lambda: self.webhook._watches is not None, "the first look at the jobs")
+        own = [one.job for one in store.deployments.all() if self.webhook._is_own(one)]
+        wait_for(lambda: all(saved_host(store, job) for job in own), "the first look at the jobs")
 
     def next(self) -> tuple[str, str, bool]:
         message = self.receiver.message()
@@ -92,9 +98,10 @@ def become(store: SqlStore, name: str, state: JobState, resume: ResumeKind | Non
 
 
 def test_pause_and_lag_of_every_job_are_posted(store: SqlStore, watch: Any) -> None:
-    add_job(store, "old", JobState.PAUSED, "posted by an earlier process", "", ResumeKind.MANUAL)
+    add_job(store, "old", JobState.PAUSED, "it began while no process ran", "", ResumeKind.MANUAL)
     add_job(store, "shop", JobState.RUNNING)
     found = watch(lag_threshold="10s")
+    assert found.next() == ("old", "paused", False)
     become(store, "shop", JobState.PAUSED, ResumeKind.MANUAL)
     message = found.receiver.message()
     assert (message["job"], message["event"], message["reason"], message["host"]) == (
@@ -122,13 +129,15 @@ def test_move_is_posted_by_the_host_that_takes_the_job(store: SqlStore, watch: A
     add_job(store, "shop", JobState.RUNNING)
     add_job(store, "new", JobState.RUNNING)
     assert store.deployments.assign("shop", "a1", 1)
+    store.deployments.save_alerts("shop", {"host": "a1"})
     found = watch()
     assert store.deployments.assign("new", "here", 1)  # its first host: this one
     assert store.deployments.assign("shop", "here", 2)
     message = found.receiver.message()
     assert (message["job"], message["event"], message["moved_from"], message["host"]) == ("shop", "moved", "a1", "here")
     assert store.deployments.assign("shop", "a1", 3)  # that host posts it
-    wait_for(lambda: "shop" not in (found.webhook._watches or {}), "the job is not of this host")
+    wait_for(lambda: saved_host(store, "shop") == "here", "the message is saved")
+    store.deployments.save_alerts("shop", {"host": "a1"})
     assert store.deployments.assign("shop", "here", 4)
     assert found.next() == ("shop", "moved", False)
 

@@ -4,6 +4,7 @@ import json
 import logging
 import socket
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -30,11 +31,14 @@ class WatchedJob:
     def set(self, state, resume=None, reason=None, hint=None):
         self.record = JobRecord(
             "shop", "0badcafe", 1, state, "/jobs/shop.yaml", host="a1", resume=resume, reason="not for other programs",
-            alert_reason=reason, hint=hint,
+            alert_reason=reason, hint=hint, is_lag_posted=self.record.is_lag_posted,
         )  # fmt: skip
 
     def watched(self):
         return self.record, self.lag_s
+
+    def save_lag_posted(self, *, is_posted):
+        self.record = replace(self.record, is_lag_posted=is_posted)
 
 
 @pytest.fixture
@@ -116,6 +120,33 @@ def test_webhook_changes_near_the_threshold_are_not_posted():
     watch, alerts, record = AlertWatch(), Alerts.model_validate(keys), WatchedJob(None).record
     seen = [watch.changes(alerts, record, lag_s) for lag_s in (9.0, 11.0, 9.0, 11.0, None, 5.5, 4.9, 9.0)]
     assert [bool(one) for one in seen] == [False, True, False, False, False, False, True, False]
+
+
+def test_webhook_next_process_posts_the_end_of_lag_once(serve):
+    job = WatchedJob(None)
+    job.config.alerts = Alerts.model_validate({"webhook": "https://hooks.example", "lag_threshold": "10s"})
+    job.record = replace(job.record, is_lag_posted=True)
+    job.lag_s = 20.0
+    server, _ = serve(watch=job)
+    job.config.alerts = Alerts.model_validate({"webhook": server.url, "lag_threshold": "10s"})
+    job.lag_s = 1.0
+    message = server.message()
+    assert (message["event"], message["resolved"]) == ("lag", True)
+    job.lag_s = 20.0
+    assert server.message()["resolved"] is False
+    job.set(JobState.CANCELLED)  # its lag is not known then
+    job.lag_s = None
+    assert server.message()["resolved"] is True
+    assert server.requests.empty()
+
+
+def test_webhook_changes_of_unrequested_events_are_not_kept():
+    keys = {"webhook": "https://hooks.example", "lag_threshold": "10s"}
+    watch, record = AlertWatch(), WatchedJob(None).record
+    paused = replace(record, state=JobState.PAUSED, resume=ResumeKind.MANUAL)
+    assert watch.changes(Alerts.model_validate({**keys, "events": ["lag"]}), paused, 20.0) == [(AlertEvent.LAG, False)]
+    assert watch.changes(Alerts.model_validate({**keys, "events": ["paused"]}), record, 0.1) == []
+    assert watch.changes(Alerts.model_validate(keys), record, 0.1) == [(AlertEvent.LAG, True)]
 
 
 def test_webhook_only_the_requested_events_are_posted(serve):
