@@ -13,6 +13,7 @@ from cdc.api.models import REQUESTS, JobStatus, RequestBody
 from cdc.errors import CdcError, PrerequisiteError, error_from_json, with_job
 from cdc.paths import state_folder
 from cdc.state.base import JobRecord
+from cdc.state.events import REQUEST_S
 from cdc.state.job_directory import JobDirectory
 from cdc.state.processes import is_driver_alive
 
@@ -66,7 +67,9 @@ class Driver:
         if not is_driver_alive(self._record):
             # another process may use the port now, and must not get the token
             raise ConnectionRefusedError("the driver has ended")
-        connection = http.client.HTTPConnection(address.hostname, address.port, timeout=ANSWER_S)
+        # the checks of a request may wait for the source; a repeated request would be carried out twice
+        timeout_s = ANSWER_S if method == "GET" else REQUEST_S
+        connection = http.client.HTTPConnection(address.hostname, address.port, timeout=timeout_s)
         try:
             headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
             connection.request(method, path, json.dumps(body) if body is not None else None, headers)
