@@ -166,3 +166,16 @@ def test_the_script_for_the_first_start_leaves_the_shell_of_the_image_as_it_was(
     )
     assert done.returncode == 0 and done.stdout.endswith("and on\n"), done.stderr
     assert "IDENTIFIED BY 'it''s';" in done.stdout
+
+
+@pytest.mark.parametrize("password", ["plain", "a'b\\c", "it's\\", '$HOME`id`"\\n'])
+def test_mysql_init_creates_the_user_with_any_password(password: str, tmp_path: Path) -> None:
+    client = tmp_path / "mysql"
+    client.write_text("#!/bin/sh\ncat\n")
+    client.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MYSQL_ROOT_PASSWORD": "x", "CDC_PASSWORD": password}
+    script = ["bash", str(ROOT / "compose/mysql-init.sh")]
+    sql = subprocess.run(script, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
+    literal = re.search(r"IDENTIFIED BY '((?:[^'\\]|''|\\.)*)';", sql)
+    assert literal is not None
+    assert re.sub(r"''|\\(.)", lambda found: found[1] or "'", literal[1]) == password
