@@ -6,10 +6,13 @@ Source: uvicorn, "Settings".
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+import ssl
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal
 
 import uvicorn
@@ -22,6 +25,8 @@ HEADER_BYTES_MOST = 16 << 10  # enough for the headers and cookies of a browser
 CONNECTIONS_MOST = 100  # enough for dashboards; more connections would take threads from the process
 HANDSHAKES_MOST = 50  # connections at once that have not finished the handshake of TLS
 START_S = 10.0  # listening takes milliseconds
+
+_log = logging.getLogger(__name__)
 
 
 class HttpServer:
@@ -52,9 +57,13 @@ class HttpServer:
             ssl_certfile=certificate,
             ssl_keyfile=key,
         )
+        self._certificate: _Certificate | None = None
+        before = _Certificate.versions(certificate, key) if certificate is not None else ()
         config.load()
+        if certificate is not None and config.ssl is not None:
+            self._certificate = _Certificate(config.ssl, certificate, key, before)
+        logging.getLogger("uvicorn.error").addFilter(_is_reported)
         self._server = uvicorn.Server(config)
-        self._has_tls = certificate is not None
         self._name = name
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
@@ -64,8 +73,8 @@ class HttpServer:
 
         ``host``: to which ``listening`` is bound. With TLS, this object takes ``listening`` over.
         """
-        if self._has_tls:
-            listening = _TlsListener(fileno=listening.detach())
+        if self._certificate is not None:
+            listening = _TlsListener(listening, self._certificate)
         self._socket = listening
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [listening]}, name=self._name, daemon=True
@@ -75,7 +84,7 @@ class HttpServer:
         while not self._server.started and self._thread.is_alive() and time.monotonic() < deadline:
             time.sleep(0.005)
         here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
-        scheme = "https" if self._has_tls else "http"
+        scheme = "https" if self._certificate is not None else "http"
         return f"{scheme}://{f'[{here}]' if ':' in here else here}:{listening.getsockname()[1]}"
 
     def close(self) -> None:
@@ -85,6 +94,48 @@ class HttpServer:
             self._thread.join(timeout=5)
         if self._socket is not None:
             self._socket.close()
+
+
+def _is_reported(record: logging.LogRecord) -> bool:
+    """Return False for the traceback of a request that the end of the server has cancelled."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
+class _Certificate:
+    """Reads the files of the certificate again after a change: it is renewed while the process runs."""
+
+    def __init__(self, context: ssl.SSLContext, certificate: str, key: str | None, known: tuple[int, ...]) -> None:
+        """``context`` has the certificate of the files in the versions ``known``."""
+        self._context = context
+        self._files = certificate, key
+        self._known = known
+
+    @staticmethod
+    def versions(*files: str | None) -> tuple[int, ...]:
+        """Return values that differ after a change of the files; none if one of them cannot be found."""
+        try:
+            found = [Path(file).stat() for file in files if file is not None]
+        except OSError:
+            return ()
+        return tuple(value for one in found for value in (one.st_ino, one.st_size, one.st_mtime_ns))
+
+    def refresh(self) -> None:
+        """Use the certificate of the files, if they have changed and can be read."""
+        (certificate, key), found = self._files, self.versions(*self._files)
+        if found == self._known:
+            return
+        self._known = found
+        try:
+            # first in another context: a certificate without its key, as during a renewal, must not replace the old one
+            for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._context):
+                context.load_cert_chain(certificate, key, password="")
+            _log.info("The certificate was read again.", extra={"certificate": certificate})
+        except OSError as error:
+            _log.warning(
+                "The changed certificate cannot be read; the server continues with the older one: %s",
+                error,
+                extra={"certificate": certificate, "key": key},
+            )
 
 
 _HANDSHAKES: dict[Any, socket.socket] = {}  # by address of the client, oldest first; on the thread of the TLS server
@@ -97,9 +148,14 @@ class _TlsListener(socket.socket):
     without a token could use up the file descriptors of the process.
     """
 
+    def __init__(self, listening: socket.socket, certificate: _Certificate) -> None:
+        super().__init__(fileno=listening.detach())
+        self._certificate = certificate
+
     def accept(self) -> tuple[socket.socket, Any]:
         """See ``socket.socket``."""
         connection, address = super().accept()
+        self._certificate.refresh()
         for client in [client for client, one in _HANDSHAKES.items() if one.fileno() < 0]:
             del _HANDSHAKES[client]  # it has ended
         if len(_HANDSHAKES) >= HANDSHAKES_MOST:

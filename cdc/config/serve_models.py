@@ -57,7 +57,9 @@ class Listen(Model):
 
     host: Text = Field(default="127.0.0.1", description="An address other than loopback requires `tokens` and TLS.")
     port: int = Field(default=SERVE_PORT, ge=0, le=65535, description="Port; 0: a free one.")
-    certificate: PathText | None = Field(default=None, description="File with the certificate chain, for TLS.")
+    certificate: PathText | None = Field(
+        default=None, description="File with the certificate chain, for TLS. It is read again after a change."
+    )
     key: PathText | None = Field(default=None, description="File with the private key, for TLS.")
     insecure: bool = Field(
         default=False, description="Allow an address other than loopback without TLS, behind a proxy that adds it."
