@@ -142,8 +142,9 @@ class Hosts:
         )
         if transaction.run(update, **values):
             return True
-        if not is_first or transaction.all("SELECT 1 FROM cdc_hosts WHERE name = :name", name=host.name):
+        if transaction.all("SELECT 1 FROM cdc_hosts WHERE name = :name", name=host.name):
             return False
+        # its first heartbeat, or a user has deleted the row of a host that was cut off
         transaction.run(
             "INSERT INTO cdc_hosts (name, run_id, home, address, memory, labels, schedulable, drained, lease_until,"
             f" seen_at) VALUES (:name, :run_id, :home, :address, :memory, :labels, :schedulable, 0, {now} + :lease_s,"
