@@ -13,7 +13,7 @@ from typing import Any
 
 from cdc.state.database import Database, Row, Transaction, delete_once, insert_once
 
-KEPT_EVENTS = 1000  # of one job
+KEPT_EVENTS = 1000  # of one job: so many of kind STATE, and so many of all other kinds
 REQUEST_S = 60.0  # a driver that starts later than this does not carry out an old request
 
 _COLUMNS = "id, job, created_at, kind, actor, message, detail, taken_by, result"
@@ -154,11 +154,13 @@ def add_event(
         message=json.dumps(message),
         detail=json.dumps(dict(detail)),
     )
+    # a job that does not start adds a state every minute, and must not delete what users and hosts have done
+    same = f"job = :job AND kind {'=' if kind is EventKind.STATE else '<>'} '{EventKind.STATE}'"
     oldest = transaction.all(
-        f"SELECT id FROM cdc_events WHERE job = :job ORDER BY id DESC LIMIT 1 OFFSET {KEPT_EVENTS}", job=job
+        f"SELECT id FROM cdc_events WHERE {same} ORDER BY id DESC LIMIT 1 OFFSET {KEPT_EVENTS}", job=job
     )
     if oldest:
-        transaction.run("DELETE FROM cdc_events WHERE job = :job AND id <= :id", job=job, id=oldest[0][0])
+        transaction.run(f"DELETE FROM cdc_events WHERE {same} AND id <= :id", job=job, id=oldest[0][0])
     return number
 
 

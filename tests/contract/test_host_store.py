@@ -369,6 +369,14 @@ def test_events_beyond_the_limit_are_deleted(fleet, monkeypatch):
     store.events.add("other", EventKind.STATE, "kept")
     assert [event.message for event in store.events.newest("shop")] == ["7", "6", "5", "4", "3"]
     assert len(store.events.newest("other")) == 1
+    for number in range(8):
+        store.events.add("shop", EventKind.SPEC, f"of user {number}")
+    for number in range(8):
+        store.events.add("shop", EventKind.STATE, f"the job does not start {number}")
+    texts = [event.message for event in store.events.newest("shop")]
+    assert texts == [f"the job does not start {number}" for number in (7, 6, 5, 4, 3)] + [
+        f"of user {number}" for number in (7, 6, 5, 4, 3)
+    ]
 
 
 @every_store
