@@ -9,9 +9,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from cdc.api.models import Controls, JobStatus
+from cdc.state.base import JobState
 from cdc.state.deployments import DesiredState
-
-STATES = ("PENDING", "RUNNING", "PAUSED", "CANCELLED", "DONE")
 
 
 class JobCollector(Collector):
@@ -37,17 +36,22 @@ def job_metrics(status: JobStatus) -> Iterator[Metric]:
     yield from _verify_metrics(status)
 
 
-def _job_metrics(status: JobStatus) -> Iterator[Metric]:
-    state = GaugeMetricFamily("cdc_job_state", "1 for the current state of the job.", labels=("job_name", "state"))
-    for name in STATES:
-        state.add_metric((status.job, name), float(name == status.state))
-    yield state
-    desired = GaugeMetricFamily(
+def state_metrics(job: str, state: JobState, desired: DesiredState) -> Iterator[Metric]:
+    """Yield the current and the desired state of one job."""
+    current = GaugeMetricFamily("cdc_job_state", "1 for the current state of the job.", labels=("job_name", "state"))
+    for one in JobState:
+        current.add_metric((job, one), float(one is state))
+    yield current
+    wanted = GaugeMetricFamily(
         "cdc_job_desired_state", "1 for the state that the user wants.", labels=("job_name", "state")
     )
-    for wanted in DesiredState:
-        desired.add_metric((status.job, wanted), float(wanted is status.desired_state))
-    yield desired
+    for each in DesiredState:
+        wanted.add_metric((job, each), float(each is desired))
+    yield wanted
+
+
+def _job_metrics(status: JobStatus) -> Iterator[Metric]:
+    yield from state_metrics(status.job, status.state, status.desired_state)
     gauges: list[tuple[str, str, float | None]] = [
         ("cdc_lag_seconds", "Age of the oldest source transaction not yet visible.", status.lag_seconds),
         ("cdc_window_bytes", "Bytes of rows in memory that no Task has started to load.", status.window_bytes),

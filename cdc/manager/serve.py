@@ -22,7 +22,6 @@ from cdc.manager.alerts import HostWebhook
 from cdc.manager.cache_warming import start_warming
 from cdc.manager.fork_server import ForkServer
 from cdc.manager.host_loop import HostLoop
-from cdc.manager.host_metrics import HostMetrics
 from cdc.manager.jobs_folder import JobsFolder
 from cdc.manager.local_drivers import LocalDrivers
 from cdc.manager.rest import Tokens, build_app
@@ -110,9 +109,12 @@ def run_host(
         shared = stack.enter_context(_shared_spark(config, drivers)) if config.spark.is_shared else None
         folder = JobsFolder(config.jobs_folder, store) if config.jobs_folder is not None else None
         sampler, ready = Sampler(store), list[HostLoop]()
-        metrics = HostMetrics(store, lambda: ready[0].takeovers if ready else {})
         app = build_app(
-            store, _tokens(config), sampler, ready=lambda: bool(ready) and ready[0].is_ready, collectors=[metrics]
+            store,
+            _tokens(config),
+            sampler,
+            ready=lambda: bool(ready) and ready[0].is_ready,
+            takeovers=lambda: ready[0].takeovers if ready else {},
         )
         server = ManagerServer(app, config.listen)
         stack.callback(server.close)

@@ -107,8 +107,10 @@ def test_killed_host_is_taken_over(make_host, tmp_path):
     with opened(first) as store:
         kinds = {event.kind for event in store.events.newest(limit=1000)}
     assert {"assigned", "spec"} <= kinds
-    metrics = requests.get(f"{first.row('address')}/metrics", timeout=60).text
-    assert 'cdc_host_up{host="first"} 1.0' in metrics and 'cdc_host_up{host="second"} 0.0' in metrics
+    url = f"{first.row('address')}/metrics"
+    wait_until(lambda: 'cdc_host_up{host="second"} 0.0' in requests.get(url, timeout=60).text, "the next sample")
+    metrics = requests.get(url, timeout=60).text
+    assert 'cdc_host_up{host="first"} 1.0' in metrics and "cdc_store_up 1.0" in metrics
     assert 'cdc_host_memory_free_bytes{host="first"} 5.36870912e+09' in metrics  # 8 GiB and three jobs
     assert all(f'cdc_job_takeovers_total{{job_name="{name}"}} 1.0' in metrics for name in moved)
     assert second.start().row("jobs") == []  # running jobs are not moved back

@@ -27,7 +27,8 @@ from cdc.api.metrics import JobCollector
 from cdc.api.schema_change_models import LastChange, SchemaChangeStatus
 from cdc.api.verify_models import VerifyStatus, VerifySummary, VerifyTableStatus
 from cdc.cli.main import app
-from cdc.manager.host_metrics import HostMetrics
+from cdc.manager.rest.history import StoreView
+from cdc.manager.rest.host_metrics import HostMetrics
 from cdc.model.change_record import ChangeCount
 from cdc.state.hosts import Host
 from cdc.state.write_times import WriteTimes
@@ -218,8 +219,8 @@ def metric_table(metrics: Iterable[Metric]) -> str:
 
 
 def metrics_page() -> str:
-    hosts = SimpleNamespace(all=lambda: (Host("a1", "run", memory=1 << 30),))
-    store: Any = SimpleNamespace(hosts=hosts, deployments=SimpleNamespace(all=lambda: ()))
+    view = StoreView(hosts=(Host("a1", "run", memory=1 << 30),))
+    sampler: Any = SimpleNamespace(statuses=list, view=view)
     return "\n".join(
         [
             NOTICE,
@@ -227,8 +228,9 @@ def metrics_page() -> str:
             "`GET /metrics` of a running job returns these metrics in the text format of Prometheus. "
             "[Monitor a job](../how-to/monitor.md) has a scrape configuration and the values to watch.\n",
             metric_table(JobCollector(Sample()).collect()),  # type: ignore[arg-type]
-            "`GET /metrics` of `cdc serve` also has these, from every host for all hosts:\n",
-            metric_table(HostMetrics(store, lambda: {"shop": 1}).collect()),
+            "`GET /metrics` of `cdc serve` has these for all drivers of its host, and `cdc_job_state` and "
+            "`cdc_job_desired_state` for every job that is to run. It also has these, from every host for all hosts:\n",
+            metric_table(HostMetrics(sampler, lambda: {"shop": 1}).collect()),
         ]
     )
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 METRIC = re.compile(r"\bcdc_[a-z_]+")
 # exported by `cdc serve`, which has several jobs and knows other hosts; a driver does not have them
-OF_HOSTS = {"cdc_host_up", "cdc_host_memory_free_bytes", "cdc_job_takeovers_total"}
+OF_HOSTS = {"cdc_store_up", "cdc_host_up", "cdc_host_memory_free_bytes", "cdc_job_takeovers_total"}
 
 
 @pytest.fixture(scope="session")

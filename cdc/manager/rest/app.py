@@ -5,7 +5,7 @@ Source: RFC 9110 (status codes); OpenAPI 3.1 as FastAPI creates it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,15 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from cdc.api.metrics import job_metrics
 from cdc.errors import CdcError, CheckpointError, PrerequisiteError
 from cdc.manager.rest.documents import error_document
 from cdc.manager.rest.guard import RequestGuard, Tokens, refusal_document, refused
 from cdc.manager.rest.history import Sampler
+from cdc.manager.rest.host_metrics import HostMetrics
 from cdc.manager.rest.jobs import job_routes
 from cdc.manager.rest.login_limit import LoginLimit
 from cdc.manager.rest.missing import Missing, no_host, no_job
@@ -42,13 +40,13 @@ def build_app(
     sampler: Sampler,
     *,
     ready: Callable[[], bool],
-    collectors: Iterable[Collector] = (),
+    takeovers: Callable[[], Mapping[str, int]] = dict,
 ) -> FastAPI:
     """Return the application. Run it with ``lifespan="on"``, which starts and ends ``sampler``.
 
-    ``ready``: whether this host may accept work, for ``/ready``. ``collectors``: further metrics. Without tokens, every
-    request is of an admin, and only requests to a loopback address are answered: the caller must listen on one. The
-    caller closes ``store``.
+    ``ready``: whether this host may accept work, for ``/ready``. ``takeovers``: how often this host took over each job.
+    Without tokens, every request is of an admin, and only requests to a loopback address are answered: the caller must
+    listen on one. The caller closes ``store``.
     """
 
     @asynccontextmanager
@@ -78,16 +76,16 @@ def build_app(
     app.include_router(verification_routes(store), prefix="/v1")
     app.include_router(host_routes(store), prefix="/v1")
     app.include_router(session_routes(store, tokens, limit), prefix="/v1")
-    _add_checks(app, sampler, ready, collectors)
+    _add_checks(app, sampler, ready, takeovers)
     _add_page(app)
     return app
 
 
-def _add_checks(app: FastAPI, sampler: Sampler, ready: Callable[[], bool], collectors: Iterable[Collector]) -> None:
+def _add_checks(
+    app: FastAPI, sampler: Sampler, ready: Callable[[], bool], takeovers: Callable[[], Mapping[str, int]]
+) -> None:
     registry = CollectorRegistry(auto_describe=False)
-    for collector in collectors:
-        registry.register(collector)
-    registry.register(_HostCollector(sampler))
+    registry.register(HostMetrics(sampler, takeovers))
     ProcessCollector(namespace="cdc", registry=registry)
 
     @app.get("/live", tags=["process"])
@@ -103,7 +101,7 @@ def _add_checks(app: FastAPI, sampler: Sampler, ready: Callable[[], bool], colle
 
     @app.get("/metrics", tags=["process"])
     def metrics() -> Response:
-        """Return the metrics of all drivers of this host, in the text format of Prometheus."""
+        """Return the metrics of all drivers of this host, of hosts and of jobs that no driver runs."""
         sampler.start()
         return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -125,26 +123,6 @@ def _add_page(app: FastAPI) -> None:
     @app.get("/static/{name}", include_in_schema=False)
     def static(name: str) -> Response:
         return answer(name)
-
-
-class _HostCollector(Collector):
-    """Metrics of all drivers of this host, each name once."""
-
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
-
-    def describe(self) -> Iterable[Metric]:
-        """Return (), because the registration must not read the jobs."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        """See ``prometheus_client``."""
-        found: dict[str, Metric] = {}
-        for status in self._sampler.statuses():
-            for metric in job_metrics(status):
-                if (first := found.setdefault(metric.name, metric)) is not metric:
-                    first.samples.extend(metric.samples)
-        yield from found.values()
 
 
 async def _refused(_: Request, error: Exception) -> Response:

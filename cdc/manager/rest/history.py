@@ -20,6 +20,7 @@ from cdc.api.models import JobStatus
 from cdc.errors import CheckpointError
 from cdc.job.registry import is_here
 from cdc.state.deployments import Deployment
+from cdc.state.hosts import Host
 from cdc.state.sql import SqlStore
 
 EVERY_S = 2.0
@@ -94,6 +95,15 @@ class JobHistory:
         return None if isnan(value) else round(value, 3)
 
 
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """The rows of the store, as the newest sample found them."""
+
+    jobs: tuple[Deployment, ...] = ()
+    hosts: tuple[Host, ...] = ()
+    is_up: bool = True  # False: the store did not answer, and nothing is known
+
+
 @dataclass(slots=True)
 class _Sampled:
     history: JobHistory
@@ -108,6 +118,7 @@ class Sampler:
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
+        self.view: StoreView | None = None  # None: no sample was taken yet
         self._jobs: dict[str, _Sampled] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -137,12 +148,23 @@ class Sampler:
         return found.status if found is not None else None
 
     def statuses(self) -> list[JobStatus]:
-        """Return the newest status of every driver on this host that answers."""
+        """Return the newest status of every driver on this host that answers; none while the store does not answer."""
         return [one.status for one in list(self._jobs.values()) if one.status is not None]
+
+    def is_here(self, job: Deployment) -> bool:
+        """Return whether the newest run of the job is, or was, of this host."""
+        return is_here(self._store, job.record)
 
     def sample(self) -> None:
         """Take one sample of every job. Raises: CheckpointError."""
-        deployments = self._store.deployments.all()
+        try:
+            deployments, hosts = self._store.deployments.all(), self._store.hosts.all()
+        except CheckpointError:
+            self.view = StoreView(is_up=False)
+            for job in list(self._jobs.values()):
+                job.status = None  # it would be shown for the whole outage
+            raise
+        self.view = StoreView(deployments, hosts)
         for deployment in deployments:
             self._sample(self._jobs.setdefault(deployment.job, _Sampled(JobHistory())), deployment)
         for name in set(self._jobs) - {one.job for one in deployments}:
