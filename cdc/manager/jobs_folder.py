@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from cdc.config.loader import FILE_BYTES_MOST
@@ -13,6 +16,8 @@ from cdc.manager.spec import JobSpec, read_spec
 from cdc.state.base import JobRecord, JobState
 from cdc.state.deployments import DesiredState
 from cdc.state.sql import SqlStore
+
+STABLE_S = 0.9  # a file that another program writes changes within this time; less than the second between two reads
 
 _log = logging.getLogger(__name__)
 
@@ -38,51 +43,109 @@ def declare(
     )  # fmt: skip
 
 
+@dataclass(slots=True)
+class _JobFile:
+    """What is known of a file of the folder."""
+
+    version: tuple[int, int, int] = (0, 0, 0)  # modification time, size and inode
+    since: float = 0.0  # monotonic time at which this version was seen first
+    is_read: bool = False
+    name: str | None = None  # of the job, as it was read last
+    spec: JobSpec | None = None  # not declared yet
+    problem: str = ""  # that was logged, so that it is logged once
+    failed_at: float = 0.0  # monotonic time at which the store could not save it
+
+
 class JobsFolder:
     """Declares the jobs of a folder. Calls: one thread."""
 
-    def __init__(self, folder: Path, store: SqlStore) -> None:
+    def __init__(self, folder: Path, store: SqlStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
         self._store = store
-        self._seen: dict[Path, tuple[int, int]] = {}  # modification time and size of the files that were read
-        self._unreadable: set[Path] = set()
+        self._clock = clock
+        self._files: dict[Path, _JobFile] = {}
         self._is_missing = False
 
     def read_changes(self) -> None:
-        """Declare the jobs of new and changed files. A removed file changes nothing. Raises: CheckpointError."""
+        """Declare the jobs of new and changed files. A removed file changes nothing.
+
+        A file is read when it has not changed for ``STABLE_S``: the first half of a job file can be a valid one, with
+        fewer channels. A file that the store cannot save is repeated at the next call, after the others.
+        """
         try:
-            files = sorted(path for path in self._folder.iterdir() if path.suffix in (".yaml", ".yml"))
+            paths = {path for path in self._folder.iterdir() if path.suffix in (".yaml", ".yml")}
             self._is_missing = False
         except OSError as error:
             if not self._is_missing:
                 _log.error("The folder of jobs cannot be read: %s", error, extra={"path": str(self._folder)})
             self._is_missing = True
             return
-        for file in files:
-            try:
-                found = file.stat()
-            except OSError:
-                continue  # deleted at this moment
-            key = (found.st_mtime_ns, found.st_size)
-            if self._seen.get(file) != key and self._declare(file):
-                self._seen[file] = key
+        self._files = {path: self._files.get(path) or _JobFile() for path in sorted(paths)}
+        for path, file in self._files.items():
+            self._read(path, file)
+        for path, file in sorted(self._files.items(), key=lambda one: one[1].failed_at):
+            if file.spec is not None and self._is_only_one(path, file) and not self._declare(path, file, file.spec):
+                return  # the store may be down: a call for each file would last for minutes
 
-    def _declare(self, file: Path) -> bool:
-        """Return whether the file was read. If not, it is read again: a corrected permission changes no time of it."""
+    def _read(self, path: Path, file: _JobFile) -> None:
+        if not self._is_stable(path, file) or file.is_read:
+            return
         try:
-            spec = read_spec(read_text_limited(file, FILE_BYTES_MOST), file.name)
-            # each file is read again at each start of this process, which is no reason to resume a job
-            declare(self._store, spec, actor=f"file {file.name}", keeps_pause=True)
-        except CheckpointError:
-            raise  # the file is read again when the store is back
-        except OSError as error:
-            if file not in self._unreadable:
-                _log.error("A job file cannot be read: %s", error, extra={"file": str(file)})
-            self._unreadable.add(file)
-            return False
+            text = read_text_limited(path, FILE_BYTES_MOST)
+            if not self._is_stable(path, file):
+                return
+            file.spec = read_spec(text, path.name)
+            file.name = file.spec.name
+        except OSError as error:  # it is read again: a corrected permission changes no time of the file
+            _report(path, file, "A job file cannot be read", error)
+            return
         except (ConfigError, UnicodeDecodeError) as error:
-            _log.error("A job file is refused: %s", error, extra={"file": str(file)})
+            _report(path, file, "A job file is refused", error)
         except Exception:  # noqa: BLE001 - logged; one file must not stop the other jobs of this host
-            _log.exception("A job file is refused because of an unexpected error.", extra={"file": str(file)})
-        self._unreadable.discard(file)
+            _log.exception("A job file is refused because of an unexpected error.", extra={"file": str(path)})
+        file.is_read = True
+
+    def _is_stable(self, path: Path, file: _JobFile) -> bool:
+        """Return whether the file has not changed for some time. A new version is not read yet."""
+        try:
+            found = path.stat()
+        except OSError:
+            return False  # deleted at this moment
+        now, version = self._clock(), (found.st_mtime_ns, found.st_size, found.st_ino)
+        if version != file.version:
+            file.version, file.since, file.is_read, file.spec, file.problem = version, now, False, None, ""
+        return now - file.since >= STABLE_S
+
+    def _is_only_one(self, path: Path, file: _JobFile) -> bool:
+        """Return whether no other file has the same job. Otherwise each start of this process would change the job."""
+        others = [other.name for other, one in self._files.items() if one.name == file.name and other != path]
+        if others:
+            error = ConfigError(
+                f"The job {file.name} is in {path.name} and in {others[0]}.",
+                hint="Remove one of the two files. Until then the job keeps its specification.",
+            )
+            _report(path, file, "A job file is refused", error)
+        return not others
+
+    def _declare(self, path: Path, file: _JobFile, spec: JobSpec) -> bool:
+        """Return False if the store could not save the specification."""
+        try:
+            # each file is read again at each start of this process, which is no reason to resume a job
+            declare(self._store, spec, actor=f"file {path.name}", keeps_pause=True)
+        except CheckpointError as error:
+            _report(path, file, "A job file cannot be saved", error)
+            file.failed_at = self._clock()
+            return False
+        except ConfigError as error:
+            _report(path, file, "A job file is refused", error)
+        except Exception:  # noqa: BLE001 - logged; one file must not stop the other jobs of this host
+            _log.exception("A job file is refused because of an unexpected error.", extra={"file": str(path)})
+        file.spec = None
         return True
+
+
+def _report(path: Path, file: _JobFile, what: str, error: Exception) -> None:
+    """Log the problem of a file, but not again for the same version of it."""
+    if file.problem != what:
+        _log.error("%s: %s", what, error, extra={"file": str(path)})
+    file.problem = what

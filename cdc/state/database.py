@@ -12,6 +12,8 @@ from typing import Any, Protocol, TypeVar
 Result = TypeVar("Result")
 Row = tuple[Any, ...]
 
+KEY_CHARACTERS = 190  # of a column of the type ``SqlWords.key``; an index of MySQL has 3072 bytes
+
 
 @dataclass(frozen=True, slots=True)
 class SqlWords:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from cdc.state.database import Database, Row, Transaction, delete_once, insert_once
+from cdc.state.database import KEY_CHARACTERS, Database, Row, Transaction, delete_once, insert_once
 
 KEPT_EVENTS = 1000  # of one job: so many of kind STATE, and so many of all other kinds
 REQUEST_S = 60.0  # a driver that starts later than this does not carry out an old request
@@ -101,17 +101,20 @@ class Events:
             f"SELECT {_COLUMNS} FROM cdc_events WHERE job = :job AND kind = 'request' AND result IS NULL"
             f" AND (taken_by IS NULL OR taken_by = :by) AND expires_at > {now} ORDER BY id",
             job=job,
-            by=by,
+            by=by[-KEY_CHARACTERS:],
         )
         return tuple(_event(row) for row in rows)
 
     def take(self, number: int, by: str) -> bool:
-        """Take a request, so that it is carried out once. Return False if another process has taken it."""
+        """Take a request, so that it is carried out once. Return False if another process has taken it.
+
+        ``by``: only its last characters are saved if it is longer than the column, as in ``open_requests``.
+        """
 
         def work(transaction: Transaction) -> bool:
             # a repeated transaction finds its own name
             sql = "UPDATE cdc_events SET taken_by = :by WHERE id = :id AND (taken_by IS NULL OR taken_by = :by)"
-            return transaction.run(sql, by=by, id=number) == 1
+            return transaction.run(sql, by=by[-KEY_CHARACTERS:], id=number) == 1
 
         return self._database.transact(work)
 
@@ -150,7 +153,7 @@ def add_event(
         f" VALUES (:job, {now}, :kind, :actor, :message, :detail)",
         job=job,
         kind=str(kind),
-        actor=actor,
+        actor=actor and actor[:KEY_CHARACTERS],
         message=json.dumps(message),
         detail=json.dumps(dict(detail)),
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.errors import CheckpointError
 from cdc.retry import Backoff
-from cdc.state.database import Result, Row, SqlWords, Transaction
+from cdc.state.database import KEY_CHARACTERS, Result, Row, SqlWords, Transaction
 from cdc.state.hosts import this_host
 from cdc.state.job_lock import folder_errors
 from cdc.state.server_errors import is_conflict, is_transient, store_error
@@ -35,7 +35,7 @@ POOL_SIZE = 4  # run loop, commit thread, renewal thread, status
 
 _log = logging.getLogger(__name__)
 
-_KEY = "VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+_KEY = f"VARCHAR({KEY_CHARACTERS}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 _WORDS = {
     "mysql": SqlWords(
         now="UNIX_TIMESTAMP(NOW(6))",
@@ -47,7 +47,7 @@ _WORDS = {
     ),
     "postgresql": SqlWords(
         now="(extract(epoch from clock_timestamp())::double precision)",
-        key="VARCHAR(190)",
+        key=f"VARCHAR({KEY_CHARACTERS})",
         text="TEXT",
         serial="BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
         last_serial="SELECT lastval()",

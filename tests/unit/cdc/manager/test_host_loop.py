@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from cdc.config.loader import FILE_BYTES_MOST
-from cdc.manager import host_loop, jobs_folder, local_drivers
+from cdc.manager import host_loop, local_drivers
 from cdc.manager.host_loop import TICK_S, WAITING_TICK_S, HostLoop, SpecCache, check_folder
-from cdc.manager.jobs_folder import JobsFolder, declare
+from cdc.manager.jobs_folder import declare
 from cdc.manager.local_drivers import STARTING_S, LocalDrivers
-from cdc.manager.spec import JobSpec, read_spec
+from cdc.manager.spec import read_spec
 from cdc.state.base import JobState
-from cdc.state.deployments import DesiredState
 from cdc.state.hosts import Host
 from cdc.state.job_directory import JobDirectory
 from cdc.state.sqlite import SqliteStore
@@ -77,87 +75,12 @@ def test_host_whose_folder_cannot_be_written_accepts_no_jobs(tmp_path: Path, cap
         assert host.schedulable and not (tmp_path / ".space").exists()
 
 
-def test_job_file_that_cannot_be_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "shop.yaml").write_text("name: shop\n")
-    real, left = jobs_folder.read_text_limited, [1]
-
-    def read_text_limited(path: Path, most: int) -> str:
-        if left:
-            left.pop()
-            raise OSError(5, "Input/output error")
-        return real(path, most)
-
-    monkeypatch.setattr(jobs_folder, "read_text_limited", read_text_limited)
-    with closing(SqliteStore(tmp_path)) as store:
-        folder = JobsFolder(tmp_path / "jobs", store)
-        folder.read_changes()
-        assert store.deployments.all() == ()
-        folder.read_changes()
-        assert [job.job for job in store.deployments.all()] == ["shop"]
-
-
-def test_job_file_with_an_absurd_size_leaves_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "bad.yaml").write_text(f"name: bad\nresources: {{memory: {'9' * 400}GiB}}\n")
-    (tmp_path / "jobs" / "shop.yaml").write_text("name: shop\n")
-    with closing(SqliteStore(tmp_path)) as store:
-        JobsFolder(tmp_path / "jobs", store).read_changes()
-        assert [job.job for job in store.deployments.all()] == ["shop"]
-    assert "must not be larger than 1 EiB" in caplog.text
-
-
-def test_unexpected_error_of_a_job_file_leaves_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "jobs").mkdir()
-    for name in ("bad", "shop"):
-        (tmp_path / "jobs" / f"{name}.yaml").write_text(f"name: {name}\n")
-    real = jobs_folder.read_spec
-
-    def read_spec(text: str, origin: str) -> JobSpec:
-        return real(text, origin) if origin == "shop.yaml" else JobSpec(str(1 // 0), "")
-
-    monkeypatch.setattr(jobs_folder, "read_spec", read_spec)
-    with closing(SqliteStore(tmp_path)) as store:
-        folder = JobsFolder(tmp_path / "jobs", store)
-        folder.read_changes()
-        folder.read_changes()
-        assert [job.job for job in store.deployments.all()] == ["shop"]
-    assert caplog.text.count("unexpected error") == 1 and "ZeroDivisionError" in caplog.text
-
-
-def test_named_pipe_in_the_folder_leaves_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "jobs").mkdir()
-    os.mkfifo(tmp_path / "jobs" / "bad.yaml")
-    (tmp_path / "jobs" / "large.yaml").write_text("#" * (FILE_BYTES_MOST + 1))
-    (tmp_path / "jobs" / "shop.yaml").write_text("name: shop\n")
-    with closing(SqliteStore(tmp_path)) as store:
-        JobsFolder(tmp_path / "jobs", store).read_changes()
-        assert [job.job for job in store.deployments.all()] == ["shop"]
-    assert "not a regular file" in caplog.text and "larger than 1048576 bytes" in caplog.text
-
-
 def test_unexpected_error_of_a_saved_job_means_default_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_loop, "read_spec", lambda _: 1 // 0)
     with closing(SqliteStore(tmp_path)) as store:
         declare(store, read_spec("name: shop\nresources: {memory: 2GiB}\n"), actor=None)
         (job,) = store.deployments.all()
         assert SpecCache().spec(job).memory == 1 << 30
-
-
-def test_restart_keeps_the_pause_of_a_job_of_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "jobs").mkdir()
-    file = tmp_path / "jobs" / "shop.yaml"
-    file.write_text("name: shop\n")
-    with closing(SqliteStore(tmp_path)) as store:
-        JobsFolder(tmp_path / "jobs", store).read_changes()
-        store.deployments.declare("shop", desired=DesiredState.PAUSED)
-        JobsFolder(tmp_path / "jobs", store).read_changes()  # of the next process
-        file.write_text("name: shop\nhost_selector: {zone: eu}\n")
-        JobsFolder(tmp_path / "jobs", store).read_changes()
-        job = store.deployments.get("shop")
-        assert job is not None and job.desired is DesiredState.PAUSED and "zone" in (job.spec or "")
 
 
 def test_host_takes_nothing_over_after_a_heartbeat_that_waited_for_the_store(
