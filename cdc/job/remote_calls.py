@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cdc.api.log_page import LogPage
@@ -32,7 +32,15 @@ ANSWER_POLL_S = 0.2
 STATUS_S, REQUEST_S = 6.0, 60.0  # the checks of a request may wait for a server
 LOG_BYTES_MOST = 1 << 20  # of one answer
 
+FORGOTTEN_S = 2 * REQUEST_S  # the request has expired, and its sender does not wait any more
+
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Result:
+    body: Mapping[str, Any]
+    since: float  # monotonic time
 
 
 class RemoteCalls:
@@ -45,7 +53,7 @@ class RemoteCalls:
         self._folder = folder
         # the random part: a later process can have the same id, and must not carry out what this one has taken
         self._name = f"{store.host.name}:{os.getpid()}:{secrets.token_hex(4)}"
-        self._results: dict[int, Mapping[str, Any]] = {}  # of requests that were carried out and are not answered yet
+        self._results: dict[int, _Result] = {}  # of requests that were carried out and are not answered yet
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -71,12 +79,20 @@ class RemoteCalls:
             self._answer(number)
         events = self._store.events
         for event in events.open_requests(self._job, self._name):
-            if events.take(event.id, self._name):
-                self._results[event.id] = self._carry_out(event)
+            if event.id not in self._results and events.take(event.id, self._name):
+                self._results[event.id] = _Result(self._carry_out(event), time.monotonic())
                 self._answer(event.id)
 
     def _answer(self, number: int) -> None:
-        self._store.events.answer(number, self._results[number])
+        """Save the result of a request. One that cannot be saved is repeated, and must not delay other requests."""
+        result = self._results[number]
+        try:
+            self._store.events.answer(number, result.body)
+        except CheckpointError as error:
+            if set(result.body) != {"ok"}:  # of a question: the store may refuse it because it is too large
+                result.body = {"ok": False, "error": error_to_json(error, masked)}
+            if time.monotonic() - result.since < FORGOTTEN_S:
+                return
         del self._results[number]
 
     def _carry_out(self, event: JobEvent) -> Mapping[str, Any]:
@@ -181,6 +197,7 @@ class RemoteDriver:
 def read_log(folder: JobDirectory, body: Mapping[str, Any], host: HostIdentity) -> dict[str, Any]:
     """Return the last ``lines`` of the log of a job, or the lines after ``offset``, and the offset after them.
 
+    An answer has at most ``LOG_BYTES_MOST`` of lines, because a store refuses large values.
     ``host``: this host. The answer names it, because an offset is valid in its log only.
     Raises: CdcError - there is no log file.
     """
@@ -196,13 +213,23 @@ def read_log(folder: JobDirectory, body: Mapping[str, Any], host: HostIdentity) 
     if offset is None:
         # up to `size`: a line that is written now is the first one after the offset
         lines = last_lines(folder.log, min(int(body.get("lines") or 0), 5000), size)
-        return {"lines": lines, "offset": size, **found}
+        return {"lines": _newest(lines), "offset": size, **found}
     with folder.log.open("rb") as file:
         file.seek(int(offset) if int(offset) <= size else 0)  # a truncated log is read from its start
         start = file.tell()
         whole, newline, _ = file.read(LOG_BYTES_MOST).rpartition(b"\n")
     text = whole.decode("utf-8", "replace")
     return {"lines": text.split("\n") if newline else [], "offset": start + len(whole) + len(newline), **found}
+
+
+def _newest(lines: list[str]) -> list[str]:
+    """Return the last ones of ``lines``, with at most ``LOG_BYTES_MOST``."""
+    left = LOG_BYTES_MOST
+    for number, line in enumerate(reversed(lines)):
+        left -= len(line.encode()) + 1
+        if left < 0:
+            return lines[len(lines) - number :]
+    return lines
 
 
 def _user() -> str:
