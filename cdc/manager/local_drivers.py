@@ -236,7 +236,8 @@ class LocalDrivers:
         if job.generation in (local.generation, local.refused):
             return
         with suppress(OSError):
-            if file.read_text(encoding="utf-8") == job.spec:  # also after a restart of this process
+            # also after a restart of this process; bytes, because reading text changes the ends of lines
+            if file.read_bytes() == (job.spec or "").encode():
                 local.generation = job.generation
                 return
         try:
@@ -292,8 +293,8 @@ class LocalDrivers:
 def _save_spec(folder: JobDirectory, text: str, name: str = SPEC_FILE) -> Path:
     folder.make()
     new, file = folder.path / f".{name}.{os.getpid()}", folder.path / name
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as stream:
-        stream.write(text)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
+        stream.write(text.encode())
     new.replace(file)
     return file
 

@@ -405,3 +405,21 @@ def test_host_without_jobs_prepares_when_the_others_have_started_theirs(
         store.database.transact(lambda transaction: transaction.run(taken))
         returned().tick()
         assert prepared == ["first"], "the job runs"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_running_job_is_not_restarted_by_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    with closing(SqliteStore(tmp_path)) as store:
+        text = end.join(("name: shop", "host_selector: {zone: eu}", ""))
+        declare(store, read_spec(text), actor=None)
+        job = store.deployments.get("shop")
+        assert job is not None and job.spec == text
+        local_drivers._save_spec(JobDirectory(tmp_path, "shop"), text)  # by the process that started its driver
+        drivers, ended = LocalDrivers(store), list[str]()
+        monkeypatch.setattr(drivers, "is_running", lambda _: True)
+        monkeypatch.setattr(drivers, "end", lambda job: ended.append(job.job))
+        monkeypatch.setattr(drivers, "_add_failure", lambda *_: ended.append("refused"))
+        drivers.ensure(job)
+        assert ended == []
