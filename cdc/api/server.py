@@ -73,7 +73,7 @@ def _application(controls: Controls, token: str, *, loopback: bool) -> ASGIApp:
     def status(_: Request) -> Response:
         return JSONResponse(controls.status().to_json())
 
-    def live(_: Request) -> Response:
+    async def live(_: Request) -> Response:  # it needs no thread of the pool, all of which may be busy
         return JSONResponse({"live": True})
 
     def ready(_: Request) -> Response:

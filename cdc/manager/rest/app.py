@@ -88,13 +88,14 @@ def _add_checks(
     registry.register(HostMetrics(sampler, takeovers))
     ProcessCollector(namespace="cdc", registry=registry)
 
+    # `async`: they need no thread of the pool, all of which may wait for the store
     @app.get("/live", tags=["process"])
-    def live() -> dict[str, bool]:
+    async def live() -> dict[str, bool]:
         """Return true while the process answers."""
         return {"live": True}
 
     @app.get("/ready", tags=["process"], responses={503: {"description": "The host cannot accept work."}})
-    def is_ready() -> Response:
+    async def is_ready() -> Response:
         """Return whether the host can accept work."""
         found = ready()
         return JSONResponse({"ready": found}, status_code=200 if found else 503)
