@@ -34,6 +34,7 @@ from cdc.job.requests import JobRequest, RequestQueue
 from cdc.job.resume_policy import ResumePolicy, check_resume
 from cdc.job.runner import JobRunner
 from cdc.job.status_builder import LiveStatus, build_status
+from cdc.job.stored_status import StoredStatusReader
 from cdc.job.webhook import Webhook
 from cdc.job.wiring import Components, build
 from cdc.logging_setup import hide
@@ -75,6 +76,7 @@ class Job:
         self._load = load
         self._config = self._read()
         self._saved = SavedRecord(store, self._config.name, str(self._file))
+        self._stored = StoredStatusReader(store, self._config.name)
         self._requests = RequestQueue()
         self._end = ProcessEnd(self._saved, self._requests)
         self._policy = ResumePolicy(resume)
@@ -108,10 +110,8 @@ class Job:
             self._runner.alter_progress,
             self._store.write_times,
         )
-        saved = self._saved
-        return build_status(
-            record, saved.last_committed(), saved.requests(), saved.change_summary(), live, saved.verifications()
-        )
+        stored = self._stored.read()
+        return build_status(record, stored.checkpoint, stored.requests, stored.changes, live, stored.verifications)
 
     def watched(self) -> tuple[JobRecord, float | None]:
         """See ``cdc.job.webhook.WatchedJob``."""
@@ -210,6 +210,7 @@ class Job:
             with suppress(LeaseLost):
                 self._saved.save(driver_pid=None, status_url=None)
             self._saved.close()
+            self._stored.close()
             self._lease.close()
             self._store.release()
             self._end.is_over = True

@@ -11,14 +11,9 @@ from typing import Any
 
 from cdc.errors import CdcError, CheckpointError, DdlStop, LeaseLost, with_job, without_values
 from cdc.logging_setup import masked
-from cdc.model.change_record import ChangeSummary
 from cdc.model.kafka_position import KafkaPosition
 from cdc.model.position import BinlogPosition, CanalPosition
-from cdc.model.snapshot import SnapshotRequest
-from cdc.model.verify import Verification
 from cdc.state.base import Checkpoint, CheckpointStore, JobRecord, JobState, ResumeKind
-
-SHOWN_VERIFICATIONS = 20  # among which the status finds the waiting one and the last one
 
 RETRY_S = 1.0  # interval at which a save that failed is repeated
 
@@ -145,24 +140,6 @@ class SavedRecord:
         with suppress(CheckpointError):
             return self._store.last_committed(self.now.name)
         return None
-
-    def requests(self) -> tuple[SnapshotRequest, ...]:
-        """Return the saved snapshot requests; none if the store cannot be read."""
-        with suppress(CheckpointError):
-            return self._store.requests(self.now.name)
-        return ()
-
-    def change_summary(self) -> ChangeSummary:
-        """Return the schema changes in brief; none if the store cannot be read."""
-        with suppress(CheckpointError):
-            return self._store.change_summary(self.now.name)
-        return ChangeSummary()
-
-    def verifications(self) -> tuple[Verification, ...]:
-        """Return the newest verifications, newest first; none if the store cannot be read."""
-        with suppress(CheckpointError):
-            return self._store.verifications(self.now.name, SHOWN_VERIFICATIONS)
-        return ()
 
 
 def describe(error: BaseException, job: str) -> tuple[str, str]:

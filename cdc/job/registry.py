@@ -10,9 +10,9 @@ from pathlib import Path
 from cdc.api.client import Driver
 from cdc.api.models import JobStatus
 from cdc.errors import ConfigError
-from cdc.job.record import SHOWN_VERIFICATIONS
 from cdc.job.remote_calls import RemoteDriver
 from cdc.job.status_builder import build_status
+from cdc.job.stored_status import SHOWN_VERIFICATIONS
 from cdc.paths import state_folder
 from cdc.state import opening
 from cdc.state.base import ENDED, JobRecord, JobState, ResumeKind
