@@ -54,9 +54,15 @@ class SourceLogStatus:
     retention_seconds: float | None = None  # how long the server keeps its files; null: not known, or for ever
 
     @classmethod
-    def of(cls, log: LogProgress, is_running: bool) -> SourceLogStatus:
-        """Return the status of ``log``. Without a run the end of the binlog is not known."""
-        return cls(log.offset, log.behind_bytes if is_running else None, log.retention_s)
+    def of(cls, log: LogProgress | None, is_running: bool, saved_s: float | None) -> SourceLogStatus | None:
+        """Return the status of ``log``; None if the job has no such source. Without a run its end is not known.
+
+        ``saved_s``: the retention, as an earlier run has read it.
+        """
+        known_s = log.retention_s if log is not None and log.retention_s is not None else saved_s
+        if log is None:
+            return cls(retention_seconds=known_s) if known_s else None
+        return cls(log.offset, log.behind_bytes if is_running else None, known_s or None)
 
 
 @dataclass(frozen=True, slots=True)

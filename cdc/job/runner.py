@@ -258,6 +258,9 @@ class JobRunner:
     def _end_of_run(self, consumer: Consumer) -> None:
         self._is_waiting = self._is_recovered = False
         self._last = last = self.progress()
+        if last is not None and last.log is not None and last.log.retention_s is not None:
+            # saved with the next state: a driver that starts PAUSED does not ask the server
+            self._saved.now = replace(self._saved.now, source_retention_s=last.log.retention_s)
         self._ended = consumer, (last.disconnects if last is not None else None) or self._ended[1]
         if self._last and self._policy.expire(self._last.position):
             self._backoff.reset()

@@ -93,7 +93,7 @@ def build_status(
         partitions=_partitions(progress) if progress and live.is_running else (),
         source_connected=progress.is_connected if progress and live.is_running else None,
         source_disconnects=progress.disconnects if progress else None,
-        source_log=SourceLogStatus.of(progress.log, live.is_running) if progress and progress.log else None,
+        source_log=SourceLogStatus.of(progress.log if progress else None, live.is_running, record.source_retention_s),
         bad_rows=_bad_rows(position, progress),
         split_transactions=position.splits if isinstance(position, CanalPosition) else 0,
         window_bytes=progress.window_bytes if progress and live.is_running else 0,

@@ -41,7 +41,7 @@ class LogProgress:
 
     offset: int | None = None  # of the committed position, in its file
     behind_bytes: int | None = None  # from there to the end of the binlog; None: not known
-    retention_s: float | None = None  # how long the server keeps files; None: not known, or for ever
+    retention_s: float | None = None  # how long the server keeps files; None: not known; 0: for ever
 
 
 # A source without positions of its end must report for so long that it has nothing more: Canal sends changes of mapped

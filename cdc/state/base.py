@@ -178,6 +178,7 @@ class JobRecord:
     pending_change: SchemaChange | None = None  # what that statement does, if it could be read
     acknowledged_ddl: tuple[AcknowledgedDdl, ...] = ()
     adopted: str | None = None  # "incarnation:checkpoint" of the sink at the last --adopt
+    source_retention_s: float | None = None  # how long the server keeps its binlog; None: not known; 0: for ever
     host: str | None = None  # name of the host that has, or had, the newest run
     home: str | None = None  # its ``$CDC_HOME``, as ``HostIdentity.home``: the pids above are of that host
     is_lag_posted: bool = False  # the webhook of the job file has the event, and not its end

@@ -43,6 +43,7 @@ from cdc.job.wiring import Components
 from cdc.logging_setup import LineFormatter
 from cdc.model.schema_change import ChangeMode, ChangePolicy
 from cdc.pipeline.consumer import Consumer
+from cdc.sources.base import LogProgress
 from cdc.state.base import JobState
 from cdc.state.job_directory import JobDirectory
 from cdc.state.sqlite import SqliteStore
@@ -227,6 +228,37 @@ def test_job_runs_pauses_resumes_and_is_cancelled(setup):
     assert setup.rows() == setup.expected()
     with pytest.raises(ConfigError, match="--forget"):
         setup.job().ended()
+
+
+def test_paused_job_knows_the_retention_of_its_server_after_a_restart(setup, monkeypatch):
+    """An alert compares it with the age of the last commit. A driver that starts PAUSED does not ask the server."""
+    status, kept = SourceReceiver.status, [None]
+    monkeypatch.setattr(
+        SourceReceiver, "status", lambda self: replace(status(self), log=LogProgress(0, 0, retention_s=kept[0]))
+    )
+
+    def restarted():
+        job.job.request(PauseJob())
+        job.until("PAUSED", resume="manual")
+        assert end_by_signal(job) == 128 + signal.SIGTERM
+        return setup.job()
+
+    job = setup.job()
+    job.until("RUNNING")
+    kept[0] = 3600.0
+    job = restarted()
+    assert job.until("PAUSED").source_log.retention_seconds == 3600.0
+    kept[0] = None  # the next run has not asked the server yet
+    job.job.request(Resume())
+    job.until("RUNNING")
+    job = restarted()
+    assert job.until("PAUSED").source_log.retention_seconds == 3600.0
+    kept[0] = 0.0  # the server keeps its files for ever
+    job.job.request(Resume())
+    job.until("RUNNING")
+    job = restarted()
+    assert job.until("PAUSED").source_log is None
+    job.stop()
 
 
 def test_job_posts_its_pause_and_continues_while_the_webhook_hangs(setup, monkeypatch):

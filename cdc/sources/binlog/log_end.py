@@ -24,7 +24,7 @@ class LogEnd:
 
     def __init__(self, connect: Callable[[], Server], *, every_s: float = EVERY_S) -> None:
         """``connect``: opens a connection for queries. The first query is after ``every_s``."""
-        self.retention_s: float | None = None  # how long the server keeps files; None: not known yet, or for ever
+        self.retention_s: float | None = None  # how long the server keeps files; None: not known yet; 0: for ever
         self._connect = connect
         self._every_s = every_s
         self._end: BinlogPosition | None = None  # None: not known
@@ -104,8 +104,8 @@ def bytes_between(here: BinlogPosition, end: BinlogPosition, sizes: dict[str, in
     return sum(found) - here.offset + end.offset
 
 
-def retention(server: Server) -> float | None:
-    """Return for how many seconds the server keeps its binlog files; None: for ever, or it does not say."""
+def retention(server: Server) -> float:
+    """Return for how many seconds the server keeps its binlog files; 0: for ever, or it does not say."""
     seconds = float(server.settings.get("binlog_expire_logs_seconds") or 0)
     days = float(server.settings.get("expire_logs_days") or 0)
-    return seconds or days * 86400 or None
+    return seconds or days * 86400
