@@ -52,6 +52,7 @@ class Jobs:
         """
         _check_address(url)
         self._url = url.rstrip("/")
+        self._pauses: dict[str, str | None] = {}  # of each job, as its caller has seen it last
         self._session = requests.Session()
         self._session.trust_env = False  # a .netrc must not replace the token
         if ca_file is not None:
@@ -75,7 +76,9 @@ class Jobs:
 
     def list(self) -> list[dict[str, Any]]:
         """Return all jobs: state, reason, hint, lag_seconds, rows_per_second, host."""
-        return self._list("/v1/jobs")
+        found = self._list("/v1/jobs")
+        self._pauses = {str(one.get("job")): one.get("pause") for one in found}
+        return found
 
     def status(
         self,
@@ -94,7 +97,9 @@ class Jobs:
         ``left_out_after``: in ``left_out``, only tables after this one.
         """
         query = {"tables": tables, "offset": offset, "match": match, "after": after, "left_out_after": left_out_after}
-        return self._ask("GET", self._path(name), params=query, key="status")  # None is not sent
+        found = self._ask("GET", self._path(name), params=query, key="status")  # None is not sent
+        self._pauses[name] = found.get("pause")
+        return found
 
     def whole_status(self, name: str, match: str = "") -> dict[str, Any]:
         """Return a job with all its tables and all that are left out, by name. ``match``: as in ``status``."""
@@ -120,11 +125,16 @@ class Jobs:
 
     def pause(self, name: str) -> None:
         """Pause a job; its position is kept. Return when its driver has accepted it."""
+        self._pauses.pop(name, None)
         self._request(name, "pause", {})
 
     def resume(self, name: str, **options: bool) -> None:
-        """Continue after a pause. ``options``: past_ddl, apply_ddl, accept_server, accept_gap, reload_missing."""
-        self._request(name, "resume", options)
+        """Continue after a pause. ``options``: past_ddl, apply_ddl, accept_server, accept_gap, reload_missing.
+
+        Only the pause that ``status``, ``list`` or ``wait`` has returned last is ended. Without one, any pause is.
+        """
+        pause = self._pauses.get(name)
+        self._request(name, "resume", {**options, "pause": pause} if pause is not None else options)
 
     def snapshot(self, name: str, table: str, where: str | None = None) -> None:
         """Load a table ``database.table`` again, or only the rows that the SQL condition ``where`` selects."""

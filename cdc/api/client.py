@@ -5,11 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
-from cdc.api.models import REQUESTS, JobStatus, RequestBody
+from cdc.api.models import REQUESTS, JobStatus, RequestBody, request_to_json
 from cdc.errors import CdcError, PrerequisiteError, error_from_json, with_job
 from cdc.paths import state_folder
 from cdc.state.base import JobRecord
@@ -40,7 +39,7 @@ class Driver:
         """Send a request. Raises: CdcError - the driver refused it; PrerequisiteError - it does not reply."""
         path = next(path for path, kind in REQUESTS.items() if isinstance(requested, kind))
         try:
-            code, answer = self._ask("POST", f"/{path}", asdict(requested))
+            code, answer = self._ask("POST", f"/{path}", request_to_json(requested))
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise PrerequisiteError(
                 "The driver does not reply.",

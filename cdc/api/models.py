@@ -6,7 +6,7 @@ Other programs read the JSON form, so it is an interface (docs: the status page)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
@@ -239,6 +239,7 @@ class JobStatus:
     reason: str | None = None  # why the job is in this state
     hint: str | None = None  # a command or setting that resolves it
     resume: ResumeKind | None = None  # null: not PAUSED
+    pause: str | None = None  # name of this pause; null: not PAUSED. A resume with it ends no other pause
     started_at: str | None = None
     source: SourceStatus
     sink: SinkStatus
@@ -305,6 +306,7 @@ class Resume:
     accept_server: bool = False  # continue from another server at the address
     accept_gap: bool = False  # continue without changes that the source no longer has, or that cannot be read
     reload_missing: bool = False  # load targets again that are missing, were replaced or are older than the state
+    pause: str | None = None  # `pause` of the status that the user has seen: another pause is not ended; null: any
     replay_bad: bool = False  # load kept messages of Kafka again; a RUNNING job reads its file again and continues
 
 
@@ -333,6 +335,11 @@ REQUESTS: Mapping[str, type[RequestBody]] = {
     "verify": StartVerify,
     "stop": StopJob,
 }
+
+
+def request_to_json(request: RequestBody) -> dict[str, Any]:
+    """Return the body of a ``POST``. Fields that are null are left out: a driver of an earlier version has fewer."""
+    return {name: value for name, value in asdict(request).items() if value is not None}
 
 
 def request_from_json(path: str, body: bytes) -> RequestBody:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,7 +165,7 @@ def resume(
             return
         driver = driver_of(store, record)
         if (before := driver.status()) is not None:
-            _resume_running(store, record, request, before)
+            _resume_running(store, record, replace(request, pause=before.pause), before)
         else:
             check_identity(record, load_config(job_file_of(store, record)), accept_server=accept_server)
             _print_started(output, name, resume_without_driver(store, record, request, debug=context.obj))
@@ -181,7 +181,7 @@ def resume_without_driver(store: SqlStore, record: JobRecord, request: Resume, *
     from cdc.job.registry import job_file_of
 
     end_supervisor(store, record)
-    flags = ",".join(name for name, is_set in asdict(request).items() if is_set)
+    flags = ",".join(name for name, value in asdict(request).items() if value is True)
     once = ["--resume", flags or "plain"]
     return start_detached(store, record.name, job_file_of(store, record), once, debug=debug)
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cdc.cli.terminal import POLL_S, console
 from cdc.errors import CdcError, ConfigError, LeaseLost, PrerequisiteError, with_job
@@ -124,8 +124,9 @@ def run_driver(
     set_up_logs(config.name, secrets=config.secrets(), debug=debug)
     folder = JobDirectory(state_folder(), config.name)
     supervisor = os.environ.get(SUPERVISOR_PID)
-    flags = set(filter(None, resume_flags.split(",")))
-    resume = Resume(**{field.name: field.name in flags for field in fields(Resume)}) if resume_flags else None
+    names = {field.name for field in fields(Resume)} & set(resume_flags.split(","))  # "plain" is none of them
+    flags: dict[str, Any] = dict.fromkeys(names, True)
+    resume = Resume(**flags) if resume_flags else None
     try:
         from cdc.job.job import run_job
         from cdc.mysql.values.kernels import refuse_untrusted_caches

@@ -230,6 +230,7 @@ class Job:
                 reason=None,
                 hint=None,
                 resume=None,
+                pause=None,
                 stopped_at_ddl=None,
                 pending_change=None,
                 acknowledged_ddl=acknowledged,
@@ -261,7 +262,7 @@ class Job:
                 return self._end.after_save(self._end.exit_code)
             if request is JobRequest.PAUSE and not self._saved.is_paused_by_hand:
                 self._saved.pause_by_hand()
-            if request is JobRequest.RESUME:
+            if request is JobRequest.RESUME and not self._policy.is_outdated(self._requests.resume, self._saved.now):
                 self._apply_resume()
                 self._resumes += 1
             if self._saved.is_paused_by_hand:
@@ -281,7 +282,8 @@ class Job:
 
     def _apply_resume(self) -> None:
         """Read the job file again, and apply the options of ``cdc resume`` to the next run."""
-        self._policy.begin(self._requests.resume, self._runner.position(), self._saved.now.pending_change)
+        now = self._saved.now
+        self._policy.begin(self._requests.resume, self._runner.position(), now.pending_change, now.pause)
         try:
             config = self._read()
             position = self._check_file(config)
@@ -292,7 +294,8 @@ class Job:
         self._runner.use(config)
         acknowledged = self._policy.acknowledged(self._saved.now, position)
         self._saved.resume(
-            state=JobState.PENDING, reason=None, hint=None, resume=None, stopped_at_ddl=None, pending_change=None,
+            state=JobState.PENDING, reason=None, hint=None, resume=None, pause=None, stopped_at_ddl=None,
+            pending_change=None,
             identity=build_identity(config), acknowledged_ddl=acknowledged,
         )  # fmt: skip
 

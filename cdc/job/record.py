@@ -13,7 +13,7 @@ from cdc.errors import CdcError, CheckpointError, DdlStop, LeaseLost, with_job, 
 from cdc.logging_setup import masked
 from cdc.model.kafka_position import KafkaPosition
 from cdc.model.position import BinlogPosition, CanalPosition
-from cdc.state.base import Checkpoint, CheckpointStore, JobRecord, JobState, ResumeKind
+from cdc.state.base import Checkpoint, CheckpointStore, JobRecord, JobState, ResumeKind, new_pause
 
 RETRY_S = 1.0  # interval at which a save that failed is repeated
 
@@ -106,7 +106,7 @@ class SavedRecord:
         """Save a new state. Raises: LeaseLost."""
         self.save(
             state=state, reason=reason, hint=hint, alert_reason=None, resume=resume, stopped_at_ddl=None,
-            pending_change=None,
+            pending_change=None, pause=new_pause() if state is JobState.PAUSED else None,
         )  # fmt: skip
 
     def pause(self, error: BaseException, resume: ResumeKind, *, keeps_statement: bool = False) -> None:
@@ -120,9 +120,11 @@ class SavedRecord:
         position = error.context.get("position") if isinstance(error, DdlStop) else None
         if isinstance(error, DdlStop) and isinstance(position, BinlogPosition | CanalPosition | KafkaPosition):
             statement_at, change = position, error.change
+        is_retried = (self.now.resume, self.now.reason, resume) == (ResumeKind.AUTOMATIC, reason, ResumeKind.AUTOMATIC)
         self.save(
             state=JobState.PAUSED, reason=reason, hint=hint, alert_reason=masked(without_values(error)), resume=resume,
             stopped_at_ddl=statement_at, pending_change=change, is_paused_by_user=False,
+            pause=self.now.pause if is_retried else new_pause(),
         )  # fmt: skip
 
     def refuse(self, error: CdcError) -> None:

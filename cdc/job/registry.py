@@ -15,7 +15,7 @@ from cdc.job.status_builder import build_status
 from cdc.job.stored_status import SHOWN_VERIFICATIONS
 from cdc.paths import state_folder
 from cdc.state import opening
-from cdc.state.base import ENDED, JobRecord, JobState, ResumeKind
+from cdc.state.base import ENDED, JobRecord, JobState, ResumeKind, new_pause
 from cdc.state.identity import JobIdentity
 from cdc.state.job_directory import JobDirectory
 from cdc.state.job_lock import replaced_job
@@ -157,7 +157,7 @@ def set_offline_state(store: SqlStore, record: JobRecord, state: JobState, reaso
         resume = ResumeKind.MANUAL if state is JobState.PAUSED else None
         return replace(
             held, state=state, reason=reason, hint=hint, resume=resume, is_paused_by_user=resume is not None,
-            driver_pid=None, supervisor_pid=None,
+            driver_pid=None, supervisor_pid=None, pause=new_pause() if resume is not None else None,
         )  # fmt: skip
 
     return _change_offline(store, record, end)
@@ -175,7 +175,9 @@ def end_offline_pause(store: SqlStore, record: JobRecord) -> JobRecord:
     def end(held: JobRecord) -> JobRecord:
         if not is_paused(held):
             return held
-        return replace(held, state=JobState.PENDING, reason=None, hint=None, resume=None, is_paused_by_user=False)
+        return replace(
+            held, state=JobState.PENDING, reason=None, hint=None, resume=None, is_paused_by_user=False, pause=None
+        )
 
     return _change_offline(store, record, end) if is_paused(record) else record
 

@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from cdc.api.log_page import LogPage
-from cdc.api.models import REQUESTS, Controls, JobStatus, PauseJob, RequestBody, StopJob
+from cdc.api.models import REQUESTS, Controls, JobStatus, PauseJob, RequestBody, StopJob, request_to_json
 from cdc.errors import CdcError, CheckpointError, PrerequisiteError, error_from_json, error_to_json, with_job
 from cdc.logging_setup import masked
 from cdc.state.base import JobRecord
@@ -153,7 +153,7 @@ class RemoteDriver:
     def request(self, requested: RequestBody) -> None:
         """Send a request. Raises: CdcError - the driver refused it; PrerequisiteError - it does not reply."""
         verb = next(path for path, kind in REQUESTS.items() if isinstance(requested, kind))
-        self._call(verb, asdict(requested), REQUEST_S, keep=True)
+        self._call(verb, request_to_json(requested), REQUEST_S, keep=True)
 
     def log(self, *, lines: int = 0, offset: int | None = None) -> LogPage:
         """Return the last ``lines`` of the log, or those after ``offset``.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from cdc.api.models import Resume
 from cdc.errors import ConfigError
 from cdc.model.position import Position
 from cdc.model.schema_change import SchemaChange
-from cdc.state.base import AcknowledgedDdl, JobRecord
+from cdc.state.base import AcknowledgedDdl, JobRecord, JobState, ResumeKind
 
 
 class ResumePolicy:
@@ -18,6 +19,7 @@ class ResumePolicy:
         self.options = options  # None: there was no resume, or the position has moved after it
         self._position: Position | None = None
         self._pending: SchemaChange | None = None
+        self._resumed: str | None = None  # name of the pause to which the newest resume was applied
         self._is_verified = False  # a run has verified the targets since the last start or resume
 
     @property
@@ -44,18 +46,33 @@ class ResumePolicy:
         """The change that the job makes whatever `schema_changes` says; None if there is none."""
         return self._pending if self.options is not None and self.options.apply_ddl else None
 
-    def begin(self, options: Resume | None, position: Position | None, pending: SchemaChange | None) -> None:
+    def begin(
+        self,
+        options: Resume | None,
+        position: Position | None,
+        pending: SchemaChange | None,
+        pause: str | None = None,
+    ) -> None:
         """Apply the options of a resume at ``position``, the position of the job.
 
         ``pending``: the change of the statement at which it was PAUSED, as it was read then. The columns before the
-        statement may not be known any more.
+        statement may not be known any more. ``pause``: name of the pause that ends.
         """
-        self.options, self._is_verified = options, False
+        self.options, self._is_verified, self._resumed = options, False, pause
         self.start_at(position, pending)
 
     def start_at(self, position: Position | None, pending: SchemaChange | None) -> None:
         """Apply the options of a start at ``position``. ``pending``: see ``begin``."""
         self._position, self._pending = position, pending
+
+    def is_outdated(self, options: Resume | None, record: JobRecord) -> bool:
+        """Return whether a resume that was accepted is for a pause that has ended, or that another resume has ended.
+
+        Its sender has not seen a statement or a gap at which the job was PAUSED later.
+        """
+        if options is None or options.pause is None:
+            return False
+        return options.pause == self._resumed or _is_for_another_pause(options, record)
 
     def note_verified(self) -> None:
         """Note that a run has verified the targets."""
@@ -86,6 +103,11 @@ class ResumePolicy:
 
 def check_resume(record: JobRecord, options: Resume) -> None:
     """Raise ConfigError if ``options`` do not match the pause of the job."""
+    if _is_for_another_pause(options, record):
+        raise ConfigError(
+            f"The job {record.name} is paused for another reason now: {record.reason}",
+            hint=f"See `cdc status {record.name}`, and resume the job with the options for this pause.",
+        )
     if not options.apply_ddl:
         return
     if options.past_ddl:
@@ -108,6 +130,16 @@ def check_resume(record: JobRecord, options: Resume) -> None:
 def acknowledged_statements(record: JobRecord) -> Mapping[Position, bool]:
     """Return the DDL statements that a receiver skips: position -> whether the resume had --past-ddl."""
     return {one.position: one.past_ddl for one in record.acknowledged_ddl}
+
+
+def _is_for_another_pause(options: Resume, record: JobRecord) -> bool:
+    """Return whether the sender of a resume has seen another pause than the one that it would end.
+
+    A pause that ends automatically needs no decision of a person, so a resume without options may end it.
+    """
+    if options.pause is None or record.state is not JobState.PAUSED or options.pause == record.pause:
+        return False
+    return record.resume is ResumeKind.MANUAL or replace(options, pause=None) != Resume()
 
 
 def _is_after(position: Position | None, statement: Position) -> bool:

@@ -85,6 +85,7 @@ def build_status(
         reason=record.reason,
         hint=record.hint,
         resume=record.resume,
+        pause=record.pause if record.state is JobState.PAUSED else None,
         started_at=record.started_at,
         source=SourceStatus.of(identity.source) if identity else SourceStatus("unknown", None),
         sink=SinkStatus.of(identity.sink) if identity else SinkStatus("unknown", "unknown"),

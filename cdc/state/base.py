@@ -29,6 +29,7 @@ Rules of a shared store:
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -168,6 +169,7 @@ class JobRecord:
     reason: str | None = None
     hint: str | None = None
     resume: ResumeKind | None = None  # None: not PAUSED
+    pause: str | None = None  # random name of this pause; None: not PAUSED
     is_paused_by_user: bool = False  # the newest pause was requested, not caused by an error
     started_at: str | None = None
     driver_pid: int | None = None
@@ -183,6 +185,11 @@ class JobRecord:
     home: str | None = None  # its ``$CDC_HOME``, as ``HostIdentity.home``: the pids above are of that host
     is_lag_posted: bool = False  # the webhook of the job file has the event, and not its end
     alert_reason: str | None = None  # of a pause: its reason without values of rows, for messages to other programs
+
+
+def new_pause() -> str:
+    """Return the name of a pause that begins."""
+    return secrets.token_hex(4)
 
 
 class CheckpointStore(Protocol):

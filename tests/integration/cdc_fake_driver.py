@@ -23,9 +23,10 @@ from cdc.api.server import StatusEndpoint
 from cdc.config.models import load_config
 from cdc.job.compatibility import check_identity
 from cdc.job.remote_calls import RemoteCalls
+from cdc.job.resume_policy import check_resume
 from cdc.logging_setup import set_up_logs
 from cdc.paths import state_folder
-from cdc.state.base import JobRecord, JobState, ResumeKind
+from cdc.state.base import JobRecord, JobState, ResumeKind, new_pause
 from cdc.state.job_directory import JobDirectory
 from cdc.state.opening import open_store
 from cdc.state.sql import SqlStore
@@ -53,7 +54,8 @@ class FakeJob:
 
     def become(self, state: JobState, reason: str | None = None, resume: ResumeKind | None = None) -> None:
         resume = resume or (ResumeKind.MANUAL if state is JobState.PAUSED else None)
-        self.record = replace(self.record, state=state, reason=reason, resume=resume, hint=None)
+        pause = new_pause() if state is JobState.PAUSED else None
+        self.record = replace(self.record, state=state, reason=reason, resume=resume, hint=None, pause=pause)
         self.store.save_job(self.record)
 
     def status(self) -> JobStatus:
@@ -63,6 +65,7 @@ class FakeJob:
             state=record.state,
             reason=record.reason,
             resume=record.resume,
+            pause=record.pause,
             started_at=record.started_at,
             source=SourceStatus("binlog", "127.0.0.1:3306"),
             sink=SinkStatus("delta", "./warehouse"),
@@ -92,6 +95,7 @@ class FakeJob:
 
     def resume(self, resume: Resume) -> None:
         check_identity(self.record, load_config(Path(self.record.job_file)))
+        check_resume(self.record, resume)
         if Path(self.record.job_file).with_name("ddl").exists() and not resume.past_ddl:
             raise errors.DdlStop("A TRUNCATE follows.", hint="Use --past-ddl.")
         threading.Timer(0.2, self.start_again).start()

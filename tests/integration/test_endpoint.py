@@ -164,6 +164,7 @@ def test_endpoint_status_is_the_documented_json(url: str) -> None:
         "reason": None,
         "hint": None,
         "resume": None,
+        "pause": None,
         "started_at": "2026-01-01T00:00:00Z",
         "source": {"type": "binlog", "server": "127.0.0.1:3306", "destination": None},
         "sink": {"type": "delta", "target": "./warehouse"},

@@ -121,6 +121,8 @@ def test_pause_and_resume_by_clicks(browser: Any, store: SqlStore, tmp_path: Pat
         page.click("button:text-is('Resume')")
         page.click("dialog button:text-is('Resume')")
         page.wait_for_selector("h1 .pill:text-is('running')")
+        resumes = [one.detail["body"] for one in store.events.newest("shop") if one.message == "resume"]
+        assert resumes[0]["pause"], "the pause that the dialog has shown"
         page.click("nav.sections a:text-is('Time line')")
         page.wait_for_selector(".timeline .request >> text=pause")
         screenshot(page, "timeline")

@@ -250,6 +250,19 @@ def test_refusal_of_the_driver_is_the_result_of_the_event(url: str, store: SqlSt
         assert refusal.status_code == 409 and "not paused at a DDL statement" in refusal.json()["error"]
 
 
+def test_resume_of_an_earlier_pause_is_refused(url: str, store: SqlStore, tmp_path: Path) -> None:
+    with fake_driver(store, tmp_path, tmp_path / "home"):
+        ask(url, "POST", "/v1/jobs/shop/pause")
+        wait_for(lambda: ask(url, "GET", "/v1/jobs/shop").json()["pause"], "shop is paused")
+        seen = ask(url, "GET", "/v1/jobs/shop").json()
+        assert seen["pause"] == seen["status"]["pause"]
+        late = ask(url, "POST", "/v1/jobs/shop/resume", json={"past_ddl": True, "pause": "00000000"})
+        assert late.status_code == 409 and "paused for another reason now: paused by its user" in late.json()["error"]
+        assert ask(url, "POST", "/v1/jobs/shop/resume", json={"pause": seen["pause"]}).status_code == 202
+        wait_for(lambda: store.job("shop").state is JobState.RUNNING, "shop runs")  # type: ignore[union-attr]
+        assert ask(url, "GET", "/v1/jobs/shop").json()["pause"] is None
+
+
 def test_job_without_driver_is_paused_and_stopped_in_the_store(url: str, store: SqlStore) -> None:
     add_job(store, "shop", JobState.PENDING)
     ask(url, "POST", "/v1/jobs/shop/pause")

@@ -517,6 +517,52 @@ def test_reload_missing_is_kept_until_the_sink_is_verified(setup, monkeypatch):
     job.stop()
 
 
+def test_resume_ends_only_the_pause_that_its_sender_has_seen(setup):
+    """Two persons see the first statement. The second one sends the resume when the job is paused at the next one."""
+    setup.source.stops = {at: DdlStop("DDL.", hint="cdc resume shop", position=position_at(at + 2)) for at in (12, 16)}
+    job = setup.job()
+    first = job.until("PAUSED", resume="manual")
+    both = Resume(past_ddl=True, pause=first.pause)
+    del setup.source.stops[12]
+    job.job.request(both)
+    second = job.until("PAUSED", resumes=1)
+    assert first.pause and second.pause and second.pause != first.pause
+    with pytest.raises(ConfigError, match="paused for another reason now"):
+        job.job.request(both)
+    job.job._put_request(JobRequest.RESUME, both)  # it was accepted before the first one was carried out
+    time.sleep(0.1)
+    still = job.until("PAUSED")
+    assert (still.pause, still.resumes) == (second.pause, 1)
+    setup.source.stops.clear()
+    job.job.request(Resume(past_ddl=True, pause=second.pause))
+    job.until_caught_up(setup.source)
+    assert job.job.status().pause is None
+    job.stop()
+
+
+def test_retries_of_one_error_are_one_pause(setup):
+    tries, is_away = [], [True]
+
+    class Away(Delegating):
+        def last_checkpoint(self, *arguments):
+            tries.append(1)
+            if is_away[0]:
+                raise SinkUnavailable("The sink is unavailable.", hint="Start it.")
+            return self.inner.last_checkpoint(*arguments)
+
+    setup.wrap_sink = Away
+    job = setup.job()
+    first = job.until("PAUSED", resume="automatic")
+    while len(tries) < 3:
+        time.sleep(0.005)
+    assert job.until("PAUSED", resume="automatic").pause == first.pause
+    job.job.request(Resume(reload_missing=True, pause=first.pause))
+    assert job.until("PAUSED", resumes=1).pause != first.pause
+    is_away[0] = False
+    job.until("RUNNING")
+    job.stop()
+
+
 def test_acknowledged_ddl_is_skipped_by_later_runs(setup):
     """Also if the saved position stays far before it, and if the process ends during the pause."""
     setup.source.stops[12] = DdlStop("DDL.", hint="cdc resume shop", position=position_at(14))

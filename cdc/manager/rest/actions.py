@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cdc.api.client import Driver
-from cdc.api.models import PauseJob, RequestBody, Resume, StopJob
+from cdc.api.models import PauseJob, RequestBody, Resume, StopJob, request_to_json
 from cdc.config.loader import parse_job
 from cdc.config.models import Config, load_config
 from cdc.errors import CdcError, CheckpointError, ConfigError, error_to_json, with_job
@@ -74,7 +74,7 @@ class JobActions:
             check_resume(record, body)
         if (desired := _DESIRED.get(type(body))) is not None:
             self._store.deployments.declare(record.name, desired=desired, actor=actor)
-        return self._store.events.request(record.name, verb, asdict(body), actor=actor)
+        return self._store.events.request(record.name, verb, request_to_json(body), actor=actor)
 
     def deliver(self, deployment: Deployment, number: int, body: RequestBody) -> None:
         """Carry out a request here, if this process must: the driver of a store in a file does not read its events.
@@ -148,7 +148,8 @@ def _is_resumed_by_host(deployment: Deployment, body: Resume) -> bool:
     """Return whether a host continues the job without an option of the resume, because it is to be RUNNING."""
     record = deployment.record
     has_stopped = record.state is JobState.PAUSED and not record.is_paused_by_user
-    return deployment.spec is not None and (not record.job_file or (body == Resume() and not has_stopped))
+    has_options = replace(body, pause=None) != Resume()
+    return deployment.spec is not None and (not record.job_file or not (has_options or has_stopped))
 
 
 def _refuse_ended(record: JobRecord) -> None:

@@ -49,6 +49,7 @@ def job_document(deployment: Deployment, status: JobStatus, sampler: Sampler) ->
         "reason": reason,
         "hint": hint,
         "resume": status.resume,
+        "pause": status.pause,
         "desired_state": deployment.desired,
         "is_paused_by_user": status.desired_state == DesiredState.PAUSED,  # also by a command
         "generation": deployment.generation,

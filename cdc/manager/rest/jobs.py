@@ -34,6 +34,7 @@ from cdc.manager.rest.login_limit import network_of
 from cdc.manager.rest.missing import no_event, no_job
 from cdc.manager.rest.recent_status import RecentStatus
 from cdc.paths import state_folder
+from cdc.state.base import JobState
 from cdc.state.deployments import Deployment
 from cdc.state.job_directory import JobDirectory
 from cdc.state.sql import SqlStore
@@ -247,7 +248,14 @@ def _summary_of(recent: RecentStatus, found: Deployment, sampler: Sampler) -> Jo
     if not found.is_held:
         return status
     record = found.record  # another host runs it: what its driver has saved
-    return replace(status, state=record.state, reason=record.reason, hint=record.hint, resume=record.resume)
+    return replace(
+        status,
+        state=record.state,
+        reason=record.reason,
+        hint=record.hint,
+        resume=record.resume,
+        pause=record.pause if record.state is JobState.PAUSED else None,
+    )
 
 
 def _text(body: bytes) -> str:

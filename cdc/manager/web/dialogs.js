@@ -33,7 +33,8 @@ const ACTIONS = {
       text: job.reason ? `It is paused: ${job.reason}` : "It continues at its position.",
       fields: [named.map((one) => box(...one)), h("details", null, h("summary", null, named.length ? "More options" : "Options"), others.map((one) => box(...one)))],
       label: "Resume",
-      body: (form) => Object.fromEntries(FLAGS.filter(([name]) => form.get(name)).map(([name]) => [name, true])),
+      // with the pause that the dialog shows: the job may be paused at another statement meanwhile
+      body: (form) => ({ ...Object.fromEntries(FLAGS.filter(([name]) => form.get(name)).map(([name]) => [name, true])), ...(job.pause ? { pause: job.pause } : {}) }),
     };
   },
   move: (job, hosts) => ({

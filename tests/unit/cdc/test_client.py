@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,3 +112,28 @@ def test_job_file_that_cannot_be_read_raises_config_error(tmp_path: Path) -> Non
             with pytest.raises(CdcError) as refused:
                 jobs.start(file)
             assert isinstance(refused.value, ConfigError) and refused.value.hint, file
+
+
+def test_resume_names_the_pause_that_its_caller_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def exchange(method: str, path: str, **options: Any) -> tuple[int, Any]:
+        if method == "POST":
+            sent.append(options["json"])
+            return 202, {"event": 1}
+        if path.endswith("/events/1"):
+            return 200, {"result": {"ok": True}}
+        job = {"job": "shop", "pause": "3f9a11c2", "status": {}}
+        return 200, [job] if path == "/v1/jobs" else job
+
+    with Jobs("http://127.0.0.1:8480") as jobs:
+        monkeypatch.setattr(jobs, "_exchange", exchange)
+        jobs.resume("shop")
+        jobs.status("shop")
+        jobs.resume("shop", past_ddl=True)
+        jobs.pause("shop")
+        jobs.resume("shop")
+        jobs.list()
+        jobs.resume("shop")
+    seen = {"pause": "3f9a11c2"}
+    assert sent == [{}, {"past_ddl": True, **seen}, {}, {}, seen]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from cdc.errors import ConfigError
 from cdc.job.resume_policy import ResumePolicy, check_resume
 from cdc.model.position import BinlogPosition
 from cdc.model.schema_change import SchemaChange
-from cdc.state.base import AcknowledgedDdl, JobRecord, JobState
+from cdc.state.base import AcknowledgedDdl, JobRecord, JobState, ResumeKind
 
 HERE, THERE = BinlogPosition("bin.000001", 90), BinlogPosition("bin.000001", 180)
 CHANGE = SchemaChange("ALTER TABLE shop.orders ADD b INT", HERE, THERE, ())
@@ -43,3 +44,37 @@ def test_resume_that_does_not_match_the_pause_raises(record: JobRecord, options:
         check_resume(record, options)
     check_resume(record, Resume())
     check_resume(PAUSED, Resume(apply_ddl=True))
+
+
+FIRST, SECOND = (
+    replace(PAUSED, pause=name, resume=ResumeKind.MANUAL, stopped_at_ddl=at) for name, at in (("a", HERE), ("b", THERE))
+)
+RETRYING = replace(SECOND, resume=ResumeKind.AUTOMATIC, stopped_at_ddl=None)
+
+
+@pytest.mark.parametrize(
+    ("record", "options", "is_refused"),
+    [
+        (SECOND, Resume(pause="a"), True),
+        (SECOND, Resume(past_ddl=True, pause="a"), True),
+        (SECOND, Resume(past_ddl=True, pause="b"), False),
+        (SECOND, Resume(past_ddl=True), False),  # of a client that does not say it
+        (RETRYING, Resume(accept_gap=True, pause="a"), True),
+        (RETRYING, Resume(pause="a"), False),  # nothing is decided
+        (replace(SECOND, state=JobState.RUNNING, resume=None, pause=None), Resume(past_ddl=True, pause="a"), False),
+    ],
+)
+def test_resume_of_another_pause_is_refused(record: JobRecord, options: Resume, is_refused: bool) -> None:
+    with pytest.raises(ConfigError, match="for another reason now: why") if is_refused else nullcontext():
+        check_resume(record, options)
+    assert ResumePolicy(None).is_outdated(options, record) is is_refused
+
+
+def test_resume_of_a_pause_that_was_resumed_is_outdated() -> None:
+    """Two requests for one pause are accepted at once. The run after the first one may be paused at a later statement."""
+    policy, both = ResumePolicy(None), Resume(past_ddl=True, pause="a")
+    assert not policy.is_outdated(both, FIRST)
+    policy.begin(both, HERE, None, FIRST.pause)
+    running = replace(FIRST, state=JobState.RUNNING, resume=None, pause=None)
+    assert policy.is_outdated(both, running) and policy.is_outdated(both, SECOND)
+    assert not policy.is_outdated(replace(both, pause="b"), SECOND)
