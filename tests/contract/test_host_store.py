@@ -380,6 +380,19 @@ def test_events_beyond_the_limit_are_deleted(fleet, monkeypatch):
 
 
 @every_store
+def test_event_of_a_long_name_is_saved_with_its_first_characters(fleet):
+    """A file of the folder of jobs may have 255 characters, and a driver is named by its host and a random part."""
+    store = fleet.host("a")
+    number = store.events.add("shop", EventKind.SPEC, "text", actor="ü" * 255)
+    assert store.events.get(number).actor == "ü" * 190
+    number = store.events.request("shop", "pause", {})
+    one, other = (f"{'h' * 190}:4711:{end}" for end in ("abcdef12", "abcdef13"))
+    assert store.events.take(number, one) and store.events.take(number, one) and not store.events.take(number, other)
+    assert [event.id for event in store.events.open_requests("shop", one)] == [number]
+    assert store.events.open_requests("shop", other) == ()
+
+
+@every_store
 def test_request_is_taken_once_and_answered(fleet):
     store = fleet.host("a")
     number = store.events.request("shop", "pause", {"a": 1}, actor="ann@b")
