@@ -53,7 +53,7 @@ class CopyStatement:
 
     sql: str
     database: str  # the session's default database
-    ansi_quotes: bool
+    ansi_quotes: bool | None  # None: not known
     mariadb: bool | None  # None: the server is not known
     sql_mode: int | None = None  # None: not known
     time_zone: str = ""  # the session's; "": not known

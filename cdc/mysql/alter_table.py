@@ -139,6 +139,10 @@ class Alteration:
         if any(new.old is None and new.column.name.casefold() in self.defaults for new in news):
             refuse("it adds a column and also changes its default")  # MariaDB: existing rows get the changed one
         for new in news:
+            if new.definition is not None and (other := _named_default(new.definition)) not in ("", *names):
+                refuse(
+                    f"the default of column {new.column.name} names the column {other}, which the table does not have"
+                )
             self._complete(new)
         key, is_certain = self._key(news)
         database, table = self.name
@@ -224,6 +228,12 @@ class Alteration:
             if new.old is None and new.definition is not None:
                 fill = fill_of(new.definition, new.column, self._dialect)
                 yield ColumnChange(ChangeKind.ADD_COLUMN, None, new.column, fill)
+
+
+def _named_default(definition: ColumnDefinition) -> str:
+    """Return the casefolded name of the column that is the default (MariaDB); "" if the default is something else."""
+    tokens = definition.default or ()
+    return tokens[0].text.casefold() if len(tokens) == 1 and tokens[0].name and not tokens[0].word else ""
 
 
 def _index(news: Sequence[NewColumn], position: str | None) -> int:

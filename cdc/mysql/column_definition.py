@@ -41,7 +41,7 @@ class Dialect:
     """What the meaning of a statement depends on besides its text: the server and the session. None: not known."""
 
     mariadb: bool | None = True  # ``/*M! */`` is code, and JSON is LONGTEXT
-    ansi_quotes: bool = False  # sql_mode: "x" is a name
+    ansi_quotes: bool | None = False  # sql_mode: "x" is a name
     backslash_escapes: bool | None = None  # sql_mode has no NO_BACKSLASH_ESCAPES
     real_is_float: bool | None = None  # sql_mode has REAL_AS_FLOAT
     explicit_timestamps: bool | None = None  # explicit_defaults_for_timestamp

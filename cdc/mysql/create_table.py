@@ -58,7 +58,7 @@ def read_create_table(
     """
     dialect = dialect or Dialect(mariadb, ansi_quotes)
     try:
-        cursor = TokenCursor(tokens_of(sql, dialect.ansi_quotes, mariadb=dialect.mariadb is not False))
+        cursor = TokenCursor(tokens_of(sql, bool(dialect.ansi_quotes), mariadb=dialect.mariadb is not False))
     except SqlglotError as error:
         raise Unreadable("it is not valid SQL") from error
     cursor.take("CREATE")

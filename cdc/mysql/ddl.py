@@ -18,8 +18,8 @@ from sqlglot.errors import SqlglotError
 
 from cdc.model.table_names import table_text
 from cdc.mysql.ddl_alter import AlterReader
-from cdc.mysql.ddl_effect import Effect, EffectKind, MappedTables, TableLookup
-from cdc.mysql.ddl_tokens import TokenCursor, Unreadable, tokens_of
+from cdc.mysql.ddl_effect import Effect, EffectKind, MappedTables, TableLookup, strongest
+from cdc.mysql.ddl_tokens import TokenCursor, Unreadable, quote_readings, tokens_of
 from cdc.mysql.ddl_words import (
     DATABASE,
     DML,
@@ -42,17 +42,18 @@ def effect_of(
     *,
     database: str,
     tables: TableLookup,
-    ansi_quotes: bool = False,
+    ansi_quotes: bool | None = False,
     fold_case: bool = False,
     mariadb: bool = True,
 ) -> Effect:
     """Return the effect of ``sql`` on the mapped tables, with ``database`` as the default database.
 
     ``fold_case``: the server stores table names in lower case (``lower_case_table_names`` is not 0). ``mariadb``: the
-    server executes ``/*M! */`` comments. Set it too if the server is unknown, as with Canal.
+    server executes ``/*M! */`` comments. Set it too if the server is unknown, as with Canal. ``ansi_quotes``: None if
+    the sql_mode of the session is not known: then return the strongest effect that the statement can have.
     """
     mapped = MappedTables(TableNames(database, fold_case), tables)
-    return DdlReader(mapped, ansi_quotes, mariadb).effect(sql)
+    return strongest([DdlReader(mapped, one, mariadb).effect(sql) for one in quote_readings(sql, ansi_quotes)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,26 @@ class Effect:
     columns_stay: bool = False  # only rows were deleted
 
 
+_STRENGTH = (EffectKind.NONE, EffectKind.HARMLESS, EffectKind.CREATES, EffectKind.TOUCHES, EffectKind.WRITES)
+
+
+def strongest(effects: Sequence[Effect]) -> Effect:
+    """Return the effect of a statement with several readings: the strongest kind, on all tables of that kind."""
+    kind = max((one.kind for one in effects), key=_STRENGTH.index)
+    found = [one for one in effects if one.kind is kind]
+    tables = dict.fromkeys(table for one in found for table in one.tables)
+    is_unknown = kind is EffectKind.WRITES and not all(one.tables for one in found)
+    return Effect(
+        kind,
+        () if is_unknown else tuple(tables),
+        found[0].reason,
+        row_changing=any(one.row_changing for one in found),
+        reshapes=any(one.reshapes for one in effects),
+        may_rekey=any(one.may_rekey for one in effects),
+        columns_stay=all(one.columns_stay for one in found),
+    )
+
+
 class TableLookup(Protocol):
     """The tables of the job."""
 

@@ -92,6 +92,13 @@ class TokenCursor:
         return self.tokens[self.at :]
 
 
+def quote_readings(sql: str, ansi_quotes: bool | None) -> tuple[bool, ...]:
+    """Return the values of ``ansi_quotes`` with which to read ``sql``. None: the sql_mode is not known."""
+    if ansi_quotes is not None:
+        return (ansi_quotes,)
+    return (False, True) if '"' in sql else (False,)
+
+
 def tokens_of(sql: str, ansi_quotes: bool, *, mariadb: bool) -> list[Token]:
     """Return the tokens of a statement. MariaDB also executes comments that begin with ``/*M!``.
 

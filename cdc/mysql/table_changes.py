@@ -20,7 +20,7 @@ from cdc.model.schema_change import ChangeKind, ColumnChange, TableChange
 from cdc.mysql.alter_clauses import ClauseReader
 from cdc.mysql.column_definition import TEXTS, Dialect
 from cdc.mysql.create_table import index_of, read_create_table
-from cdc.mysql.ddl_tokens import TokenCursor, Unreadable, bracketed, refuse, tokens_of
+from cdc.mysql.ddl_tokens import TokenCursor, Unreadable, bracketed, quote_readings, refuse, tokens_of
 from cdc.mysql.ddl_words import (
     DATABASE,
     DML,
@@ -62,15 +62,34 @@ def read_changes(
     Raises: Unreadable - with the reason: the statement is not supported, or its result is not certain.
     """
     dialect = dialect or Dialect()
-    arguments = (database, schema_of, tables_of, charset_of, ignores)
-    if dialect.mariadb is not None:
-        return _StatementReader(*arguments, dialect, fold_case).read(sql)
-    found = [
-        _StatementReader(*arguments, replace(dialect, mariadb=mariadb), fold_case).read(sql)
-        for mariadb in (False, True)
-    ]
-    if found[0] != found[1]:
+
+    def read(dialect: Dialect) -> tuple[TableChange, ...]:
+        return _StatementReader(database, schema_of, tables_of, charset_of, ignores, dialect, fold_case).read(sql)
+
+    servers = (False, True) if dialect.mariadb is None else (dialect.mariadb,)
+    found = [_read_quotes(replace(dialect, mariadb=one), sql, read) for one in servers]
+    if found[0] != found[-1]:
         refuse("MySQL and MariaDB read it in different ways, and the server is not known")
+    return found[0]
+
+
+def _read_quotes(
+    dialect: Dialect, sql: str, read: Callable[[Dialect], tuple[TableChange, ...]]
+) -> tuple[TableChange, ...]:
+    """Read the statement with each meaning that its double quotes can have: the server has executed it with one.
+
+    Raises: Unreadable - it can be read with none, or with both, and the changes differ.
+    """
+    found, problems = list[tuple[TableChange, ...]](), list[Unreadable]()
+    for ansi_quotes in quote_readings(sql, dialect.ansi_quotes):
+        try:
+            found.append(read(replace(dialect, ansi_quotes=ansi_quotes)))
+        except Unreadable as error:
+            problems.append(error)
+    if not found:
+        raise problems[0]
+    if found[0] != found[-1]:
+        refuse("the meaning of its double quotes depends on sql_mode, which is not known")
     return found[0]
 
 
@@ -95,7 +114,7 @@ class _StatementReader:
     def read(self, sql: str) -> tuple[TableChange, ...]:
         settings, sql = split_settings(sql)
         try:
-            cursor = TokenCursor(tokens_of(sql, self._dialect.ansi_quotes, mariadb=bool(self._dialect.mariadb)))
+            cursor = TokenCursor(tokens_of(sql, bool(self._dialect.ansi_quotes), mariadb=bool(self._dialect.mariadb)))
         except SqlglotError:
             refuse("it is not valid SQL")
         if cursor.done:

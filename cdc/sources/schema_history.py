@@ -219,8 +219,11 @@ class SchemaHistory:
             return replace(effect, kind=EffectKind.TOUCHES, reason=reason, row_changing=True)
         return effect
 
-    def effect(self, sql: str, database: str, *, ansi_quotes: bool = False, mariadb: bool = True) -> Effect:
-        """Return what a statement with the default database ``database`` does to the mapped tables."""
+    def effect(self, sql: str, database: str, *, ansi_quotes: bool | None = None, mariadb: bool = True) -> Effect:
+        """Return what a statement with the default database ``database`` does to the mapped tables.
+
+        ``ansi_quotes``, ``mariadb``: see ``effect_of``.
+        """
         return effect_of(
             sql, database=database, tables=self, ansi_quotes=ansi_quotes, fold_case=self.fold_case, mariadb=mariadb
         )

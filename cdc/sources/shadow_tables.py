@@ -238,7 +238,7 @@ def _adds_time_of_update(statement: CopyStatement, change: TableChange) -> bool:
 
 
 def _tokens(statement: CopyStatement) -> list[Token]:
-    return tokens_of(statement.sql, statement.ansi_quotes, mariadb=statement.mariadb is not False)
+    return tokens_of(statement.sql, bool(statement.ansi_quotes), mariadb=statement.mariadb is not False)
 
 
 def _same_columns(one: TableSchema, other: TableSchema) -> bool:

@@ -104,9 +104,12 @@ class TableStatements:
             )
         except Unreadable:
             names = [table_of(name) for name in effect.tables]
-            tokens = tokens_of(statement.sql, statement.ansi_quotes, mariadb=statement.mariadb is not False)
-            is_dropped = bool(names) and all(self._history.dropped(name) is not None for name in names)
-            if not is_dropped or is_versioned(tokens):
+            is_created = effect.reason.startswith("CREATE") and bool(names)  # not a text that cannot be read at all
+            if not is_created or any(self._history.dropped(name) is None for name in names):
+                raise
+            if is_versioned(
+                tokens_of(statement.sql, bool(statement.ansi_quotes), mariadb=statement.mariadb is not False)
+            ):
                 raise
             # it creates a dropped table again, and the server has its columns: CREATE TABLE .. LIKE, for example
             created = TableSchema(*names[0], (), ())

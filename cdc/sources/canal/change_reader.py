@@ -107,7 +107,7 @@ class CanalChangeReader:
         return SchemaChange(statement.sql, statement.before, statement.after, tables, self._shadows.outdated(tables))
 
     def _text(self, statement: CanalStatement) -> CopyStatement:
-        return CopyStatement(statement.sql, statement.database, ansi_quotes=False, mariadb=self.mariadb)
+        return CopyStatement(statement.sql, statement.database, ansi_quotes=None, mariadb=self.mariadb)
 
     def _known(self, database: str, table: str) -> TableSchema | None:
         return None if (database, table) in self._unknown else self._tables.named(database, table)

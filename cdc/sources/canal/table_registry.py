@@ -131,7 +131,7 @@ class CanalTables:
         return is_changed
 
     def _handle(self, statement: CanalStatement) -> bool:
-        effect = self.history.effect(statement.sql, statement.database, mariadb=self._mariadb)
+        effect = self._effect(statement)
         if effect.kind is EffectKind.CREATES:
             effect = self.history.creation(effect, statement.sql)
         elif effect.may_rekey and self._is_rekeyed(table_of(effect.tables[0])):
@@ -164,6 +164,9 @@ class CanalTables:
         self._changes.note_statement(names, columns_stay=effect.columns_stay or is_index)
         return True
 
+    def _effect(self, statement: CanalStatement) -> Effect:
+        return self.history.effect(statement.sql, statement.database, mariadb=self._mariadb)
+
     def _note_key(self, name: Name, position: CanalPosition) -> None:
         """Record the key of a table after a statement that was passed, for the checkpoints before its next rows."""
         known = self.history.newest(name)
@@ -194,7 +197,7 @@ class CanalTables:
 
         Raises: UnsupportedRowFormat - the user did not.
         """
-        effect = self.history.effect(statement.sql, statement.database, mariadb=self._mariadb)
+        effect = self._effect(statement)
         mapped = sorted(table for table in effect.tables if self.history.maps(*table_of(table)))
         if effect.kind is not EffectKind.WRITES or not (mapped or not effect.tables):
             return frozenset()

@@ -265,6 +265,18 @@ def test_comment_of_mariadb_is_code_on_mariadb_only() -> None:
     assert names(changes("ALTER TABLE orders DROP a", Dialect(None))[0]) == "id b c"
 
 
+def test_double_quotes_of_an_unknown_sql_mode_have_the_only_possible_meaning() -> None:
+    unknown = Dialect(False, ansi_quotes=None)
+    assert names(changes('ALTER TABLE "orders" DROP "a"', unknown)[0]) == "id b c"
+    (change,) = changes("""ALTER TABLE orders ADD x VARCHAR(5) DEFAULT "y" COMMENT "z", COMMENT 'a "b"'""", unknown)
+    assert (change.columns[0].fill.text, change.after.column("x").comment, change.after.comment) == (b"y", "z", 'a "b"')
+    for sql in ('ALTER TABLE orders ADD x VARCHAR(5) DEFAULT "a"', 'ALTER TABLE orders ADD x VARCHAR(5) DEFAULT ("y")'):
+        with pytest.raises(Unreadable, match="double quotes"):  # a text or a column
+            changes(sql, unknown)
+    with pytest.raises(Unreadable, match="name is expected"):
+        changes('ALTER TABLE "orders" DROP "missing"', unknown)
+
+
 def test_names_with_quotes_and_other_case_are_read() -> None:
     (change,) = changes('ALTER TABLE "ORDERS" ADD "a ""b" INT', Dialect(False, ansi_quotes=True), fold_case=True)
     assert names(change) == 'id a b c a "b'

@@ -95,6 +95,7 @@ def position_at(partition, offset):
         ("{", DecodeError, OrderRules()),
         (json.dumps({"note": "no id"}), DecodeError, OrderRules()),
         (json.dumps({"sql": "TRUNCATE TABLE orders"}), DdlStop, OrderRules()),
+        (json.dumps({"sql": 'TRUNCATE TABLE "orders"'}), DdlStop, OrderRules()),
         (row(8, extra=1), DdlStop, OrderRules()),
         (row(1), SourceActionRequired, OrderRules()),
         (row(8, moved=True), SourceActionRequired, OrderRules(moves_key_changes=True)),
