@@ -14,6 +14,7 @@ from cdc.model.schema import Kind, TableSchema
 from cdc.model.schema_change import ChangeKind, FillKind, PlannedTable, SchemaChange, TableChange
 from cdc.mysql.column_definition import Dialect
 from cdc.mysql.ddl_tokens import Unreadable
+from cdc.mysql.ddl_words import StoredName, as_written
 from cdc.mysql.statement_time import StatementTime, with_time
 from cdc.mysql.table_changes import read_changes
 from cdc.mysql.table_contents import TABLE_KINDS, Content, changes_by_name, contents_of
@@ -67,7 +68,7 @@ def preview_statement(
     checkpoint: Checkpoint | None,
     *,
     mariadb: bool,
-    fold_case: bool = False,
+    stored: StoredName = as_written,
 ) -> Preview:
     """Return what the job would do with ``statement``. A name without a database is in the only one that the job reads.
 
@@ -82,7 +83,7 @@ def preview_statement(
             schema_of=lambda database, table: schemas.get((database, table)),
             tables_of=lambda database: [table for owner, table in schemas if owner == database],
             dialect=Dialect(mariadb=mariadb),  # as the job reads it
-            fold_case=fold_case,
+            stored=stored,
         )
     except Unreadable as error:
         reason = f"The statement cannot be followed: {str(error) or 'it has an unknown form'}."

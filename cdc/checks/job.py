@@ -22,6 +22,7 @@ from cdc.model.schema import TableSchema
 from cdc.model.table_names import parse_table
 from cdc.mysql.catalog import mapped_tables, table_schemas
 from cdc.mysql.connection import Endpoint
+from cdc.mysql.ddl_words import as_written, in_lower_case
 from cdc.mysql.server import Server
 from cdc.mysql.values.kernels import refuse_untrusted_caches
 from cdc.pipeline.targets import lost_targets_of, sources_by_target
@@ -240,9 +241,8 @@ def preview_of_job(config: Config, statement: str, incarnation: str, checkpoint:
         names = mapped_tables(server, components.routes.maps)
         schemas = table_schemas(server, names, components.routes.leave_out)
         run = RunIdentity(config.name, incarnation, 0)
-        return preview_statement(
-            statement, schemas, components, run, checkpoint, mariadb=server.mariadb, fold_case=server.folds_case
-        )
+        stored = in_lower_case if server.folds_case else as_written
+        return preview_statement(statement, schemas, components, run, checkpoint, mariadb=server.mariadb, stored=stored)
 
 
 def preview_of_pause(config: Config, record: JobRecord, checkpoint: Checkpoint | None) -> Preview:

@@ -26,7 +26,9 @@ from cdc.mysql.ddl_words import (
     INDEX,
     OTHER_OBJECTS,
     SESSION,
+    StoredName,
     TableNames,
+    as_written,
     contains_statement,
     is_other_object,
     is_versioned,
@@ -43,16 +45,16 @@ def effect_of(
     database: str,
     tables: TableLookup,
     ansi_quotes: bool | None = False,
-    fold_case: bool = False,
+    stored: StoredName = as_written,
     mariadb: bool = True,
 ) -> Effect:
     """Return the effect of ``sql`` on the mapped tables, with ``database`` as the default database.
 
-    ``fold_case``: the server stores table names in lower case (``lower_case_table_names`` is not 0). ``mariadb``: the
-    server executes ``/*M! */`` comments. Set it too if the server is unknown, as with Canal. ``ansi_quotes``: None if
-    the sql_mode of the session is not known: then return the strongest effect that the statement can have.
+    ``stored``: see ``TableNames``. ``mariadb``: the server executes ``/*M! */`` comments. Set it too if the server is
+    unknown, as with Canal. ``ansi_quotes``: None if the sql_mode of the session is not known: then return the strongest
+    effect that the statement can have.
     """
-    mapped = MappedTables(TableNames(database, fold_case), tables)
+    mapped = MappedTables(TableNames(database, stored), tables)
     return strongest([DdlReader(mapped, one, mariadb).effect(sql) for one in quote_readings(sql, ansi_quotes)])
 
 
@@ -125,7 +127,7 @@ class DdlReader:
         if cursor.take_any(DATABASE):
             if replaces:
                 cursor.if_exists()
-                return self.tables.drop_database(self.tables.names.fold(cursor.name()), "CREATE OR REPLACE DATABASE")
+                return self.tables.drop_database(self.tables.names.database_of(cursor), "CREATE OR REPLACE DATABASE")
             return Effect(EffectKind.NONE)
         if is_other_object(cursor) and cursor.word() not in INDEX - {"SPATIAL"}:
             return Effect(EffectKind.NONE)
@@ -147,7 +149,7 @@ class DdlReader:
             return self.tables.delete_rows("DROP TABLE", dropped)
         if cursor.take_any(DATABASE):
             cursor.if_exists()
-            return self.tables.drop_database(self.tables.names.fold(cursor.name()), "DROP DATABASE")
+            return self.tables.drop_database(self.tables.names.database_of(cursor), "DROP DATABASE")
         cursor.take("ONLINE") or cursor.take("OFFLINE")
         if cursor.take("INDEX"):
             cursor.if_exists()
@@ -186,7 +188,7 @@ class DdlReader:
         written: list[exp.Table] = []
         if isinstance(tree, (exp.Update, exp.Delete)):
             written = list(tree.find_all(exp.Table))  # any of several tables may be written
-        found = [(names.fold(table.db or names.database), names.fold(table.name)) for table in written]
+        found = [names.stored(table.db or names.database, table.name) for table in written]
         return Effect(EffectKind.WRITES, tuple(table_text(database, table) for database, table in found), sql[:80])
 
 

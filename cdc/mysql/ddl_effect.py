@@ -84,9 +84,10 @@ class MappedTables:
         for index, token in enumerate(tokens):
             if not token.name:
                 continue
-            database, table = self.names.fold(self.names.database), self.names.fold(token.text)
-            if index >= 2 and tokens[index - 1].word == "." and tokens[index - 2].name:
-                database = self.names.fold(tokens[index - 2].text)
+            is_qualified = index >= 2 and tokens[index - 1].word == "." and tokens[index - 2].name
+            database, table = self.names.stored(
+                tokens[index - 2].text if is_qualified else self.names.database, token.text
+            )
             if self.lookup.maps(database, table):
                 found[table_text(database, table)] = True
         return tuple(found)

@@ -6,7 +6,7 @@ Source: MySQL manual, "Data Definition Statements"; MariaDB knowledge base, "ALT
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cdc.mysql.ddl_tokens import Token, TokenCursor
 
@@ -88,23 +88,34 @@ def has_engine_without_rows(tokens: Sequence[Token]) -> bool:
     return any(token.text.upper() in NO_ROWS_ENGINES for token in tokens)
 
 
+def as_written(database: str, table: str) -> tuple[str, str]:
+    """Return the name as a server stores it that distinguishes upper and lower case."""
+    return database, table
+
+
+def in_lower_case(database: str, table: str) -> tuple[str, str]:
+    """Return the name as a server stores it whose ``lower_case_table_names`` is not 0."""
+    return database.lower(), table.lower()
+
+
+StoredName = Callable[[str, str], tuple[str, str]]  # (database, table) of a statement -> as the server stores it
+
+
 class TableNames:
     """Reads names of tables, with the default database of a statement."""
 
-    def __init__(self, database: str, fold_case: bool) -> None:
-        """``fold_case``: the server stores table names in lower case (``lower_case_table_names`` is not 0)."""
+    def __init__(self, database: str, stored: StoredName) -> None:
+        """``stored``: returns the name of a table as the server stores it; the table is "" for a database."""
         self.database = database
-        self._fold_case = fold_case
+        self.stored = stored
 
-    def fold(self, name: str) -> str:
-        """Return a name as the server stores it."""
-        return name.lower() if self._fold_case else name
+    def database_of(self, cursor: TokenCursor) -> str:
+        """Consume and return the name of a database. Raises: Unreadable."""
+        return self.stored(cursor.name(), "")[0]
 
     def read(self, cursor: TokenCursor) -> tuple[str, str]:
         """Consume the name of a table. Return database and table. Raises: Unreadable."""
         if cursor.take("."):  # ".orders" is an old form for the default database
-            return self.database, self.fold(cursor.name())
+            return self.stored(self.database, cursor.name())
         first = cursor.name()
-        if cursor.take("."):
-            return self.fold(first), self.fold(cursor.name())
-        return self.fold(self.database), self.fold(first)
+        return self.stored(first, cursor.name()) if cursor.take(".") else self.stored(self.database, first)

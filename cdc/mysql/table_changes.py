@@ -27,7 +27,9 @@ from cdc.mysql.ddl_words import (
     INDEX,
     OTHER_OBJECTS,
     SESSION,
+    StoredName,
     TableNames,
+    as_written,
     contains_statement,
     is_other_object,
     is_versioned,
@@ -48,7 +50,7 @@ def read_changes(
     tables_of: Callable[[str], Iterable[str]] = lambda database: (),
     charset_of: Callable[[str], str] = lambda database: "",
     dialect: Dialect | None = None,
-    fold_case: bool = False,
+    stored: StoredName = as_written,
     ignores: bool = False,
 ) -> tuple[TableChange, ...]:
     """Return what ``sql`` changes in tables, in the order in which the changes apply; () for other statements.
@@ -58,13 +60,13 @@ def read_changes(
     ``database``: the default one. ``schema_of``: a table before the statement, None if it is not known; changes of such
     a table are omitted, except for RENAME TABLE and CREATE TABLE. ``tables_of``: the known tables of a database, for
     DROP DATABASE. ``charset_of``: the default charset of a database, for CREATE TABLE; "" if it is not known.
-    ``fold_case``: see ``TableNames``. ``ignores``: read ALTER TABLE as ALTER IGNORE TABLE.
+    ``stored``: see ``TableNames``. ``ignores``: read ALTER TABLE as ALTER IGNORE TABLE.
     Raises: Unreadable - with the reason: the statement is not supported, or its result is not certain.
     """
     dialect = dialect or Dialect()
 
     def read(dialect: Dialect) -> tuple[TableChange, ...]:
-        return _StatementReader(database, schema_of, tables_of, charset_of, ignores, dialect, fold_case).read(sql)
+        return _StatementReader(database, schema_of, tables_of, charset_of, ignores, dialect, stored).read(sql)
 
     servers = (False, True) if dialect.mariadb is None else (dialect.mariadb,)
     found = [_read_quotes(replace(dialect, mariadb=one), sql, read) for one in servers]
@@ -102,9 +104,9 @@ class _StatementReader:
         charset_of: Callable[[str], str],
         ignores: bool,
         dialect: Dialect,
-        fold_case: bool,
+        stored: StoredName,
     ) -> None:
-        self._names = TableNames(database, fold_case)
+        self._names = TableNames(database, stored)
         self._schema_of = schema_of
         self._tables_of = tables_of
         self._charset_of = charset_of
@@ -215,7 +217,7 @@ class _StatementReader:
 
     def _drop_database(self, cursor: TokenCursor) -> Iterator[TableChange]:
         cursor.if_exists()
-        database = self._names.fold(cursor.name())
+        database = self._names.database_of(cursor)
         for table in self._tables_of(database):
             yield from self._removes((database, table), ChangeKind.DROP_DATABASE)
 

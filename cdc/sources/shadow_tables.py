@@ -78,7 +78,7 @@ class ShadowTables:
                 database=statement.database,
                 schema_of=self._schema,
                 dialect=dialect_of(statement),
-                fold_case=self._history.fold_case,
+                stored=self._history.certain_name,
             )
         except (Unreadable, SqlglotError) as error:
             _log.info("a statement that may change a shadow table cannot be read: %s", error)
@@ -105,7 +105,7 @@ class ShadowTables:
         if not cursor.take("TABLE"):
             return None
         cursor.if_exists()
-        name = TableNames(statement.database, self._history.fold_case).read(cursor)
+        name = TableNames(statement.database, self._history.certain_name).read(cursor)
         return name if self._history.shadow(name) is not None else None
 
     def _note_alter(
@@ -216,7 +216,7 @@ class ShadowTables:
             database=each.database,
             schema_of=lambda database, table: now if (database, table) == (now.database, now.table) else None,
             dialect=dialect_of(each),
-            fold_case=self._history.fold_case,
+            stored=self._history.certain_name,
             ignores=True,
         )
 

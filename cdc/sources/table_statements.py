@@ -17,11 +17,11 @@ from cdc.model.schema_change import ChangeKind, TableChange
 from cdc.model.table_names import table_of, table_text
 from cdc.mysql.ddl import Effect
 from cdc.mysql.ddl_tokens import Unreadable, refuse, tokens_of
-from cdc.mysql.ddl_words import is_versioned
+from cdc.mysql.ddl_words import StoredName, is_versioned
 from cdc.mysql.server import Server
 from cdc.mysql.table_changes import read_changes
 from cdc.mysql.table_contents import TABLE_KINDS, Content, changes_by_name, contents_of
-from cdc.sources.schema_history import Name, SchemaHistory
+from cdc.sources.schema_history import Name, SchemaHistory, UncertainName
 from cdc.sources.shadow_tables import ShadowTables, dialect_of
 
 _SETS_CHARSET = re.compile(r"\b(?:CHARSET|CHARACTER|COLLATE)\b", re.IGNORECASE)
@@ -44,7 +44,7 @@ def changes_tables(found: Sequence[TableChange], effect: Effect) -> bool:
     return drops_nothing or any(one.rows in TABLE_KINDS for one in found)
 
 
-def charset_after(statement: CopyStatement, known: TableSchema, *, fold_case: bool) -> str:
+def charset_after(statement: CopyStatement, known: TableSchema, stored: StoredName) -> str:
     """Return the default charset of ``known`` after an ALTER TABLE; "" if it is not known.
 
     A column that a later statement adds without a charset has it.
@@ -57,7 +57,7 @@ def charset_after(statement: CopyStatement, known: TableSchema, *, fold_case: bo
             database=statement.database,
             schema_of=lambda database, table: known if (database, table) == (known.database, known.table) else None,
             dialect=dialect_of(statement),
-            fold_case=fold_case,
+            stored=stored,
         )
     except (Unreadable, SqlglotError):
         return ""
@@ -100,8 +100,10 @@ class TableStatements:
                 schema_of=schema_of,
                 tables_of=lambda database: [table_of(name)[1] for name in self._history.known(database)],
                 dialect=dialect_of(statement),
-                fold_case=self._history.fold_case,
+                stored=self._history.certain_name,
             )
+        except UncertainName:
+            raise
         except Unreadable:
             names = [table_of(name) for name in effect.tables]
             is_created = effect.reason.startswith("CREATE") and bool(names)  # not a text that cannot be read at all

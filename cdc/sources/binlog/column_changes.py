@@ -57,15 +57,9 @@ class ColumnChangeSearch:
     def in_files(self, files: FileTables, start: BinlogPosition, name: Name) -> Mapping[Name, PossibleColumnChange]:
         """Return the first change of the table between ``start`` and the end of the files."""
         changed: dict[Name, PossibleColumnChange] = {}
-        history, folds = self._history, self._history.fold_case
-        # Files do not record whether the server folds names, so a statement in another case counts too.
-        history.fold_case = folds or all(part == part.lower() for part in name)
-        try:
-            with self._searching({name}):
-                for statement in files.statements_from(start):
-                    self._note(statement, {name}, changed)
-        finally:
-            history.fold_case = folds
+        with self._searching({name}):
+            for statement in files.statements_from(start):
+                self._note(statement, {name}, changed)
         return changed
 
     @contextmanager

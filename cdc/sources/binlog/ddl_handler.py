@@ -97,9 +97,9 @@ class DdlHandler:
             self._renew(statement, effect)
             return
         for name in map(table_of, effect.tables):
-            known, fold_case = self._history.current(name), self._history.fold_case
+            known = self._history.current(name)
             if known is not None:
-                charset = charset_after(copy_statement(statement), known, fold_case=fold_case)
+                charset = charset_after(copy_statement(statement), known, self._history.certain_name)
                 if self._history.note_charset(name, charset, statement.after):
                     self._tables.forget([name])
 

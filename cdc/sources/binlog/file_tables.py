@@ -48,8 +48,8 @@ _BODIES = re.compile(r"^DELIMITER[ \t]+(?!;[ \t]*$)\S+[ \t]*$.*?^DELIMITER[ \t]+
 class Descriptions(Protocol):
     """Descriptions of tables as they are at the end of the files."""
 
-    def open(self) -> bool:
-        """Read the description. Return whether table names are folded to lower case.
+    def open(self) -> bool | None:
+        """Read the description. Return whether the server stores table names in lower case; None: not known.
 
         Raises: SourceActionRequired, SourceUnavailable.
         """
@@ -64,10 +64,10 @@ class ServerDescriptions:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
 
-    def open(self) -> bool:
+    def open(self) -> bool | None:
         """See ``Descriptions``."""
         with Server(self._endpoint) as server:
-            return server.folds_case
+            return server.folds_case or None  # False: the files can be of a server that stores them in lower case
 
     def table(self, name: Name) -> TableSchema | None:
         """See ``Descriptions``."""
@@ -84,7 +84,7 @@ class StatementDescriptions:
         self._database = database
         self._tables: dict[Name, Definition | str] = {}  # or why the statement cannot be read
 
-    def open(self) -> bool:
+    def open(self) -> bool | None:
         """See ``Descriptions``."""
         try:
             text = self._path.read_text("utf-8")
@@ -99,7 +99,7 @@ class StatementDescriptions:
         database, charsets = self._database, dict[str, str]()
         for statement in statements_of(text):
             database = self._take(statement, database, charsets)
-        return False
+        return None
 
     def table(self, name: Name) -> TableSchema | None:
         """See ``Descriptions``."""
@@ -195,9 +195,9 @@ class FileTables:
         self._refused: dict[Name, str] = {}  # why a CREATE TABLE statement in the files is not used
         self._key_indexes: dict[Name, str] = {}  # unique indexes that are keys
 
-    def open(self) -> bool:
+    def open(self) -> bool | None:
         """See ``Descriptions``."""
-        return self._descriptions.open() if self._descriptions is not None else False
+        return self._descriptions.open() if self._descriptions is not None else None
 
     @property
     def described(self) -> bool:

@@ -3,6 +3,7 @@
 import pytest
 
 from cdc.mysql.ddl import EffectKind, effect_of
+from cdc.mysql.ddl_words import in_lower_case
 
 
 class Shop:
@@ -246,9 +247,9 @@ def test_effect_of_unknown_sql_mode_is_the_strongest_one(sql, kind):
     assert kind in (NONE, WRITES) or "shop.orders" in effect.tables
 
 
-def test_effect_of_fold_case_ignores_case_of_names():
+def test_effect_of_names_in_lower_case_ignores_case():
     assert effect_of("TRUNCATE Shop.Orders", database="", tables=Shop()).kind is NONE
-    assert effect_of("TRUNCATE Shop.Orders", database="", tables=Shop(), fold_case=True).kind is TOUCHES
+    assert effect_of("TRUNCATE Shop.Orders", database="", tables=Shop(), stored=in_lower_case).kind is TOUCHES
 
 
 def test_effect_of_drop_index_has_may_rekey():

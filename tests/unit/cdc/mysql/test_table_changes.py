@@ -13,6 +13,7 @@ from cdc.model.schema_change import ChangeKind, FillKind, TableChange
 from cdc.mysql.column_definition import Dialect
 from cdc.mysql.create_table import read_create_table
 from cdc.mysql.ddl_tokens import Unreadable
+from cdc.mysql.ddl_words import in_lower_case
 from cdc.mysql.table_changes import confirmed, read_changes
 from tests.support.ddl_corpus import cases
 from tests.support.seeds import seed_of
@@ -278,7 +279,7 @@ def test_double_quotes_of_an_unknown_sql_mode_have_the_only_possible_meaning() -
 
 
 def test_names_with_quotes_and_other_case_are_read() -> None:
-    (change,) = changes('ALTER TABLE "ORDERS" ADD "a ""b" INT', Dialect(False, ansi_quotes=True), fold_case=True)
+    (change,) = changes('ALTER TABLE "ORDERS" ADD "a ""b" INT', Dialect(False, ansi_quotes=True), stored=in_lower_case)
     assert names(change) == 'id a b c a "b'
 
 

@@ -12,7 +12,7 @@ from cdc.model.batch import RequiredColumns
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import Column, Kind, ShadowCopy, TableSchema
 from cdc.mysql.ddl import EffectKind
-from cdc.sources.schema_history import SchemaHistory
+from cdc.sources.schema_history import SchemaHistory, UncertainName
 from channels.mapping import Mapping
 from channels.routes import Routes
 
@@ -147,3 +147,40 @@ def test_version_of_rows_after_an_end_is_not_ended_by_it(history, read_at, valid
     added = history.add_after_end(NAME, table("id", "a"), at(read_at))
     assert history.newest(NAME) is added and added.since == at(valid_from)
     assert columns(history.at(at(150))) == [["id"]] and columns(history.at(at(250))) == [["id", "a"]]
+
+
+@pytest.mark.parametrize(
+    ("fold_case", "sql", "kind", "tables"),
+    [
+        (None, "TRUNCATE TABLE Orders", "touches", ("shop.orders",)),
+        (None, "ALTER TABLE SHOP.ORDERS DROP PARTITION p0", "touches", ("shop.orders",)),
+        (None, "DROP TABLE IF EXISTS Orders", "touches", ("shop.orders",)),
+        (None, "DROP DATABASE Shop", "touches", ("shop.orders", "shop.Camel")),
+        (None, "ALTER TABLE Orders ADD INDEX (id)", "harmless", ("shop.orders",)),
+        (None, "INSERT INTO Orders VALUES (1)", "writes", ("shop.orders",)),
+        (None, "TRUNCATE TABLE Camel", "touches", ("shop.Camel",)),
+        (None, "CREATE TABLE CAMEL (id INT)", "none", ()),
+        (True, "TRUNCATE TABLE Orders", "touches", ("shop.orders",)),
+        (False, "TRUNCATE TABLE Orders", "none", ()),
+    ],
+)
+def test_effect_on_a_server_that_may_store_names_in_lower_case(fold_case, sql, kind, tables):
+    """The text has the names as the user has written them, the rows as the server stores them."""
+    routes = Routes([Mapping("shop.orders", "ods.orders"), Mapping("shop.Camel", "ods.camel")])
+    history = SchemaHistory(routes, None)
+    history.begin([replace(table("id"), table=name) for name in ("orders", "Camel")])
+    history.fold_case = fold_case
+    effect = history.effect(sql, "shop", ansi_quotes=False)
+    assert (effect.kind.value, effect.tables) == (kind, tables)
+
+
+def test_name_with_a_pattern_is_the_table_that_is_known(history):
+    history.begin([replace(table("id"), table=name) for name in ("orders", "Users", "users")])
+    stored = {name: history.stored_name("shop", name)[1] for name in ("Orders", "Users", "New")}
+    assert stored == {"Orders": "orders", "Users": "Users", "New": "New"}
+    assert history.certain_name("shop", "Users") == ("shop", "Users")
+    with pytest.raises(UncertainName, match=r"shop\.Orders"):
+        history.certain_name("shop", "Orders")
+    history.fold_case = True  # of the server that describes the tables of files
+    assert history.certain_name("shop", "Orders") == ("shop", "orders")
+    assert history.certain_name("shop", "New") == ("shop", "new")

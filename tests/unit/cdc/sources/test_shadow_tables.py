@@ -332,3 +332,13 @@ def test_resume_accepts_only_the_statement_of_the_pause() -> None:
 def test_resume_without_past_ddl_pauses_again_at_a_truncate() -> None:
     assert "--past-ddl" in Stream(accepted={BinlogPosition("b.000001", 10, "u"): False}).stop("TRUNCATE t").hint
     Stream(accepted={BinlogPosition("b.000001", 10, "u"): True}).run("TRUNCATE t")
+
+
+@pytest.mark.parametrize("sql", ["TRUNCATE TABLE T", "DROP TABLE IF EXISTS shop.T", "ALTER TABLE T MODIFY a BIGINT"])
+def test_statement_in_another_case_pauses_without_a_change(sql: str) -> None:
+    """Files do not have the server's lower_case_table_names. A following CREATE TABLE T may also mean the table t."""
+    stop = Stream().stop(sql)
+    assert stop.change is None and "upper and lower case" in stop.message and stop.context["tables"] == "shop.t"
+    dropped = replace(T, is_dropped=True)
+    stop = Stream(dropped).stop("CREATE TABLE T (id INT PRIMARY KEY)")
+    assert stop.change is None and "upper and lower case" in stop.message
