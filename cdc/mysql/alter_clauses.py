@@ -32,7 +32,8 @@ class ClauseReader:
 
     def __init__(self, before: TableSchema, names: TableNames, dialect: Dialect) -> None:
         self.alteration = Alteration(before, dialect)
-        self.exchanged: list[tuple[tuple[str, str], bool]] = []  # tables of partition work, and whether they get rows
+        # other tables of partition work, what happens to their rows, and whether they get rows
+        self.exchanged: list[tuple[tuple[str, str], ChangeKind, bool]] = []
         self._names = names
         self._dialect = dialect
 
@@ -114,11 +115,13 @@ class ClauseReader:
 
     def _partition(self, part: TokenCursor) -> None:
         self._changes_rows(ChangeKind.DROP_PARTITION)
-        is_exchange = part.word() == "EXCHANGE"
-        self.alteration.gets_rows |= is_exchange or part.word() == "IMPORT" or part.word(1) == "TABLE"
+        converts_table = part.word(1) == "TABLE"  # CONVERT TABLE: the other table does not exist after it
+        self.alteration.gets_rows |= part.word() in ("EXCHANGE", "IMPORT") or converts_table
+        kind = ChangeKind.DROP_TABLE if converts_table else ChangeKind.DROP_PARTITION
         for index, token in enumerate(part.tokens):
             if token.word == "TABLE":
-                self.exchanged.append((self._names.read(TokenCursor(part.tokens[index + 1 :])), is_exchange))
+                name = self._names.read(TokenCursor(part.tokens[index + 1 :]))
+                self.exchanged.append((name, kind, not converts_table))
 
     # --- clauses with columns ---
 

@@ -50,10 +50,12 @@ class AlterReader:
         if ignores and (deletes_violating_rows(cursor.rest()) or {token.word for token in cursor.rest()} & _REDEFINES):
             # rows that violate a key or a condition, or have no partition, are deleted without row events
             found.append(Effect(EffectKind.TOUCHES, reason=f"IGNORE {phrase(cursor.rest())}", row_changing=True))
+        others = [self._other_table(part) for part in specifications(cursor.rest())]
+        mapped = [(database, table), *(one for one in others if one is not None and self._lookup.maps(*one))]
         touching = [effect for effect in found if effect.kind is EffectKind.TOUCHES]
         return Effect(
             EffectKind.TOUCHES if touching else EffectKind.HARMLESS,
-            (table_text(database, table),),
+            tuple(dict.fromkeys(table_text(*one) for one in mapped)),
             ", ".join(effect.reason for effect in touching or found if effect.reason),
             row_changing=any(effect.row_changing for effect in found),
             reshapes=any(effect.reshapes for effect in found),

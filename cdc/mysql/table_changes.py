@@ -277,15 +277,15 @@ class _StatementReader:
         reader = ClauseReader(before, self._names, self._dialect)
         reader.read(cursor.rest(), ignores=ignores)
         yield reader.alteration.result()  # also if it changes nothing that a TableSchema has: a default, for example
-        for other, gets_rows in reader.exchanged:
-            yield from self._removes(other, ChangeKind.DROP_PARTITION, gets_rows=gets_rows)
+        for other, kind, gets_rows in reader.exchanged:
+            yield from self._removes(other, kind, gets_rows=gets_rows)
 
     def _alter_unknown(self, name: tuple[str, str], cursor: TokenCursor) -> Iterator[TableChange]:
         """ALTER of a table that is not known: it may be renamed to a known name, or swap rows with a known table."""
         reader = ClauseReader(_unknown(name), self._names, self._dialect)
         reader.read_tables(cursor.rest())
-        for other, gets_rows in reader.exchanged:
-            yield from self._removes(other, ChangeKind.DROP_PARTITION, gets_rows=gets_rows)
+        for other, kind, gets_rows in reader.exchanged:
+            yield from self._removes(other, kind, gets_rows=gets_rows)
         if reader.alteration.name != name:
             yield TableChange(_unknown(name), _unknown(reader.alteration.name), rows=ChangeKind.RENAME_TABLE)
 

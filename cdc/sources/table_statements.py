@@ -25,6 +25,7 @@ from cdc.sources.schema_history import Name, SchemaHistory, UncertainName
 from cdc.sources.shadow_tables import ShadowTables, dialect_of
 
 _SETS_CHARSET = re.compile(r"\b(?:CHARSET|CHARACTER|COLLATE)\b", re.IGNORECASE)
+_DROP = "DROP TABLE"  # ``Effect.reason``
 Confirm = Callable[[list[TableChange]], list[TableChange]]
 Describe = Callable[[Server, Name], TableSchema | None]
 
@@ -40,8 +41,17 @@ class FoundTables:
 
 def changes_tables(found: Sequence[TableChange], effect: Effect) -> bool:
     """Return whether a statement renames, drops or creates mapped tables."""
-    drops_nothing = not found and effect.reason == "DROP TABLE"  # no row of the table was ever read
+    drops_nothing = not found and effect.reason == _DROP  # no row of the table was ever read
     return drops_nothing or any(one.rows in TABLE_KINDS for one in found)
+
+
+def unknown_tables(found: Sequence[TableChange], effect: Effect) -> str:
+    """Return the mapped tables of a statement without a change, because their columns are not known; "" if none.
+
+    DROP TABLE needs no columns: of such a table no row was ever read.
+    """
+    names = {schema.name for one in found for schema in (one.before, one.after)}
+    return "" if effect.reason == _DROP else ", ".join(sorted({*effect.tables} - names))
 
 
 def charset_after(statement: CopyStatement, known: TableSchema, stored: StoredName) -> str:
@@ -150,11 +160,11 @@ class TableStatements:
         changes = (
             *confirm(copies),
             *changes_by_name(others, self._before, complete),
-            *(one for one in found if one.rows not in TABLE_KINDS and self.is_mapped(one)),
+            *confirm([one for one in found if one.rows not in TABLE_KINDS and self.is_mapped(one)]),
         )
         recorded = [name for name in forgets if self._history.shadow(name) or self._history.renamed(name)]
-        names = tuple(sorted(table_text(*name) for name in recorded))
-        return FoundTables(changes, names, tuple(self._renamed(contents)))
+        names = {*(table_text(*name) for name in recorded), *self._shadows.outdated(changes)}
+        return FoundTables(changes, tuple(sorted(names)), tuple(self._renamed(contents)))
 
     def _renamed(self, contents: Mapping[Name, Content]) -> Iterator[TableSchema]:
         """Yield the tables that have a name after the statement that no channel reads, if their columns are known.

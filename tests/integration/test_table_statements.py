@@ -204,6 +204,36 @@ def test_job_loads_again_after_gh_ost_that_began_before_it(mysql, database, tmp_
         _compare(mysql, database, tmp_path)
 
 
+def test_job_follows_a_staging_table_that_becomes_a_partition(mariadb, mariadb_database, tmp_path):
+    """The staging table is created again: its target keeps no row of the table that is a partition now."""
+    d = f"`{mariadb_database}`"
+    _create(mariadb, mariadb_database)
+    staged = f"CREATE TABLE {d}.staged (id INT NOT NULL PRIMARY KEY, a INT)"
+    mariadb.execute(
+        f"CREATE TABLE {d}.parts (id INT NOT NULL PRIMARY KEY, a INT) "
+        "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10))",
+        staged,
+        f"INSERT INTO {d}.parts VALUES (1, 1)",
+        f"INSERT INTO {d}.staged VALUES (11, 1), (12, 2)",
+    )
+    with started(mariadb, mariadb_database, tmp_path) as job:
+        mariadb.execute(
+            f"ALTER TABLE {d}.parts CONVERT TABLE {d}.staged TO PARTITION p1 VALUES LESS THAN (20)",
+            f"UPDATE {d}.parts SET a = 5 WHERE id = 12",
+        )
+        status = job.wait_for("the partition", _is_done(mariadb), HANG_S)
+        _compare(mariadb, mariadb_database, tmp_path, "parts")
+        found = {
+            one["source"].split(".")[1]: [each["kind"] for each in one["differences"]] for one in status["channels"]
+        }
+        assert found == {"orders": [], "parts": [], "staged": ["drop.table"]}
+        mariadb.execute(staged, f"INSERT INTO {d}.staged VALUES (21, 3), (12, 4)")
+        status = job.wait_for("the created table", _is_done(mariadb), HANG_S)
+        for table in ("parts", "staged"):
+            _compare(mariadb, mariadb_database, tmp_path, table)
+        assert all(one["differences"] == [] for one in status["channels"])
+
+
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_job_follows_renamed_dropped_and_created_tables(kind, request, tmp_path):

@@ -23,7 +23,7 @@ from cdc.sources.binlog.column_changes import ColumnChangeSearch
 from cdc.sources.binlog.decoder.events import Statement
 from cdc.sources.schema_history import Name, SchemaHistory
 from cdc.sources.shadow_tables import ShadowTables
-from cdc.sources.table_statements import TableStatements, changes_tables
+from cdc.sources.table_statements import TableStatements, changes_tables, unknown_tables
 
 _UNKNOWN = "the columns of {} before the statement are not known"
 _NO_ROWS = ", because no row of it came before"
@@ -57,12 +57,11 @@ class ChangeReader:
         reader = TableStatements(self._history, self._shadows, lambda name: self._before(statement, effect, name))
         try:
             found = reader.read(copy_statement(statement), effect, reader.named)
+            if missing := unknown_tables(found, effect):
+                return _UNKNOWN.format(missing)
             if changes_tables(found, effect):
                 return self._change_of_tables(reader, statement, found)
             changes = [one for one in found if reader.is_mapped(one)]
-            missing = {*effect.tables} - {schema.name for one in changes for schema in (one.before, one.after)}
-            if missing:
-                return _UNKNOWN.format(", ".join(sorted(missing)))
             if unknown := sorted({one.before.name for one in changes if not one.before.columns}):
                 return f"{_UNKNOWN.format(', '.join(unknown))}{_NO_ROWS}"
             time = StatementTime(statement.timestamp, statement.microseconds, statement.time_zone)

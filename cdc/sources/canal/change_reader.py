@@ -28,7 +28,7 @@ from cdc.mysql.table_changes import certain, confirmed
 from cdc.sources.canal.layout import NO_SERVER_CHARSET, Layout, has_order
 from cdc.sources.schema_history import Name, SchemaHistory
 from cdc.sources.shadow_tables import ShadowTables
-from cdc.sources.table_statements import TableStatements, changes_tables, charset_after
+from cdc.sources.table_statements import TableStatements, changes_tables, charset_after, unknown_tables
 
 _HAS_ROWS = re.compile(r"START\s+TRANSACTION\s*$", re.IGNORECASE)  # how MySQL logs CREATE TABLE .. SELECT
 
@@ -91,12 +91,11 @@ class CanalChangeReader:
         """Return what ``statement`` changes, or the reason why that is not certain. Raises: SourceUnavailable."""
         try:
             found = self._tables.read(self._text(statement), effect, self._known)
+            if missing := unknown_tables(found, effect):
+                return f"the columns of {missing} before the statement are not known"
             if changes_tables(found, effect):
                 return self._change_of_tables(statement, found)
             changes = [one for one in found if self._tables.is_mapped(one)]
-            missing = {*effect.tables} - {schema.name for one in changes for schema in (one.before, one.after)}
-            if missing:
-                return f"the columns of {', '.join(sorted(missing))} before the statement are not known"
             if not all(one.before.columns for one in changes):
                 return "the columns before the statement are not known"
             for change in changes:

@@ -186,6 +186,22 @@ def test_alter_of_an_unmapped_table_touches_only_the_table_that_it_names(clause,
 
 
 @pytest.mark.parametrize(
+    "clause",
+    [
+        "RENAME TO calls",
+        "EXCHANGE PARTITION p WITH TABLE calls WITHOUT VALIDATION",
+        "CONVERT PARTITION p TO TABLE crm.calls",
+        "CONVERT TABLE calls TO PARTITION p VALUES LESS THAN (5)",
+    ],
+)
+def test_alter_of_a_mapped_table_names_the_other_table_too(clause):
+    effect = effect_of(f"ALTER TABLE shop.orders {clause}", database="crm", tables=Shop())
+    assert (effect.kind, effect.tables) == (TOUCHES, ("shop.orders", "crm.calls"))
+    unmapped = effect_of(f"ALTER TABLE shop.orders {clause}".replace("calls", "x"), database="other", tables=Shop())
+    assert unmapped.tables[0] == "shop.orders" and "other.x" not in unmapped.tables
+
+
+@pytest.mark.parametrize(
     ("sql", "row_changing"),
     [
         ("ALTER TABLE orders ADD x INT", False),

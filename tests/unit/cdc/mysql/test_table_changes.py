@@ -161,6 +161,9 @@ def test_convert_changes_all_texts_and_makes_text_longer() -> None:
         ("ALTER TABLE orders EXCHANGE PARTITION p WITH TABLE users",
          ["orders orders drop.partition", "users users drop.partition"]),
         ("ALTER TABLE other EXCHANGE PARTITION p WITH TABLE users", ["users users drop.partition"]),
+        ("ALTER TABLE orders CONVERT TABLE users TO PARTITION p VALUES LESS THAN (9)",
+         ["orders orders drop.partition", "users users drop.table"]),
+        ("ALTER TABLE other CONVERT TABLE users TO PARTITION p VALUES LESS THAN (9)", ["users users drop.table"]),
         ("ALTER IGNORE TABLE orders ADD UNIQUE (a)", ["orders orders drop.partition"]),
         ("ALTER IGNORE TABLE orders MODIFY b VARCHAR(2)", ["orders orders drop.partition"]),
         ("ALTER IGNORE TABLE orders MODIFY a BIGINT", ["orders orders None"]),
@@ -194,6 +197,7 @@ def test_statement_gives_changes_of_rows(sql: str, found: list[str]) -> None:
         ("EXCHANGE PARTITION p WITH TABLE users", [True, True]),
         ("CONVERT TABLE users TO PARTITION p VALUES LESS THAN (9)", [True, False]),
         ("CONVERT PARTITION p TO TABLE fresh", [False]),
+        ("CONVERT PARTITION p TO TABLE users", [False, True]),
         ("IMPORT PARTITION p TABLESPACE", [True]),
         ("IMPORT TABLESPACE", [True]),
         ("DISCARD PARTITION p TABLESPACE", [False]),
@@ -204,7 +208,11 @@ def test_statement_gives_changes_of_rows(sql: str, found: list[str]) -> None:
 def test_partition_work_that_brings_rows_gives_values_that_differ(clause: str, expected: list[bool]) -> None:
     result = changes(f"ALTER TABLE orders {clause}")
     assert [each.values_differ for each in result] == expected
-    assert {each.rows for each in result} == {ChangeKind.DROP_PARTITION}
+    kinds = [
+        ChangeKind.DROP_PARTITION,
+        ChangeKind.DROP_TABLE if "CONVERT TABLE" in clause else ChangeKind.DROP_PARTITION,
+    ]
+    assert [each.rows for each in result] == kinds[: len(expected)]
 
 
 def test_rename_of_swapped_tables_gives_the_columns_of_the_new_rows() -> None:
