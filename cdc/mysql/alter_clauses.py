@@ -47,9 +47,7 @@ class ClauseReader:
             refuse("it converts the table and also defines another default character set")
         for part in parts:
             self._clause(part)
-        names_collation = any(token.word in _COLLATIONS for token in tokens)
-        merges = ignores and self.alteration.can_merge_values(names_collation=names_collation)
-        if ignores and (merges or deletes_violating_rows(tokens)):
+        if ignores and (self.alteration.can_merge_values() or deletes_violating_rows(tokens)):
             self._changes_rows(ChangeKind.DROP_PARTITION)
 
     def _changes_rows(self, kind: ChangeKind) -> None:

@@ -118,13 +118,11 @@ class Alteration:
         if position is not None:
             self._placed.append((new, position))
 
-    def can_merge_values(self, *, names_collation: bool) -> bool:
+    def can_merge_values(self) -> bool:
         """Return whether values of existing columns can become equal. See ``cdc.mysql.value_changes``."""
         changed = [(new.old, new.column) for new, _ in self._changes.values() if new.definition is not None]
         changed += [(one, one) for one in self.before.columns if self.converts and one.kind in TEXTS]
-        return any(
-            old is not None and can_merge_values(old, new, names_collation=names_collation) for old, new in changed
-        )
+        return any(old is not None and can_merge_values(old, new) for old, new in changed)
 
     # --- the result ---
 

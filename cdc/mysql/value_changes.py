@@ -38,16 +38,17 @@ def can_change_values(old: Column, new: Column) -> bool:
     return not _keeps_values(old, new)
 
 
-def can_merge_values(old: Column, new: Column, *, names_collation: bool) -> bool:
+def can_merge_values(old: Column, new: Column) -> bool:
     """Return whether different values of existing rows can be equal after the change, so that a unique key loses rows.
 
-    ``names_collation``: the statement names a collation or a charset. A ``Column`` does not have its collation.
+    A text can have another collation, because a definition without one sets the default of the table. A ``Column`` does
+    not have its collation.
     """
     if old.nullable and not new.nullable:
         return True
     if old.kind is new.kind and old.kind in (Kind.ENUM, Kind.SET):
         return not {*old.labels} <= {*new.labels}
-    return (names_collation and old.kind in _STRINGS) or can_change_values(old, new)
+    return old.kind in _STRINGS or can_change_values(old, new)
 
 
 def _keeps_values(old: Column, new: Column) -> bool:

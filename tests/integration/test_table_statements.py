@@ -204,6 +204,21 @@ def test_job_loads_again_after_gh_ost_that_began_before_it(mysql, database, tmp_
         _compare(mysql, database, tmp_path)
 
 
+def test_job_deletes_rows_that_a_copy_lost_by_its_collation(mysql, database, tmp_path):
+    """MODIFY without a collation sets that of the table, so two codes are equal in the copy of gh-ost."""
+    _create(mysql, database)
+    mysql.execute(
+        f"CREATE TABLE {database}.codes (id INT PRIMARY KEY, code VARCHAR(20) COLLATE utf8mb4_bin NOT NULL UNIQUE) "
+        "CHARSET utf8mb4 COLLATE utf8mb4_0900_ai_ci",
+        f"INSERT INTO {database}.codes VALUES (1, 'a'), (2, 'A'), (3, 'b')",
+    )
+    with started(mysql, database, tmp_path) as job:
+        gh_ost(mysql, database, "MODIFY code VARCHAR(50) NOT NULL", Writers(), table="codes")
+        job.wait_for("gh-ost", _is_done(mysql), HANG_S)
+        assert proof.read_delta(tmp_path / "warehouse" / "ods" / "codes").num_rows == 2
+        _compare(mysql, database, tmp_path, "codes")
+
+
 def test_job_follows_a_staging_table_that_becomes_a_partition(mariadb, mariadb_database, tmp_path):
     """The staging table is created again: its target keeps no row of the table that is a partition now."""
     d = f"`{mariadb_database}`"

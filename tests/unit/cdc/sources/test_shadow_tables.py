@@ -179,7 +179,9 @@ E = Column("e", Kind.ENUM, "enum('x')", charset="utf8mb4", labels=("x",))
         ("CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", True),
         ("MODIFY a SMALLINT", True),
         ("MODIFY a INT NOT NULL", True),
-        ("MODIFY v VARCHAR(200)", False),
+        ("MODIFY v VARCHAR(200)", True),  # it sets the collation of the table
+        ("MODIFY v VARCHAR(20) COMMENT 'x'", True),
+        ("CHANGE v v TEXT", True),
         ("MODIFY a BIGINT", False),
         ("MODIFY e ENUM('y', 'x')", False),
         ("ADD b VARCHAR(5) COLLATE utf8mb4_bin", False),
