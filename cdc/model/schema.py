@@ -57,6 +57,7 @@ class CopyStatement:
     mariadb: bool | None  # None: the server is not known
     sql_mode: int | None = None  # None: not known
     time_zone: str = ""  # the session's; "": not known
+    explicit_timestamps: bool | None = None  # explicit_defaults_for_timestamp; None: not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from cdc.mysql.column_definition import (
     TEXTS,
     ColumnDefinition,
     Dialect,
+    may_be_not_null,
 )
 from cdc.mysql.create_table import Index
 from cdc.mysql.ddl_tokens import refuse
@@ -120,9 +121,13 @@ class Alteration:
 
     def can_merge_values(self) -> bool:
         """Return whether values of existing columns can become equal. See ``cdc.mysql.value_changes``."""
-        changed = [(new.old, new.column) for new, _ in self._changes.values() if new.definition is not None]
-        changed += [(one, one) for one in self.before.columns if self.converts and one.kind in TEXTS]
-        return any(old is not None and can_merge_values(old, new) for old, new in changed)
+        for new, _ in self._changes.values():
+            if new.old is None or new.definition is None:
+                continue
+            if can_merge_values(new.old, new.column) or _replaces_nulls(new.old, new, self._dialect):
+                return True
+        texts = [one for one in self.before.columns if self.converts and one.kind in TEXTS]
+        return any(can_merge_values(one, one) for one in texts)
 
     # --- the result ---
 
@@ -221,7 +226,7 @@ class Alteration:
             if old.name.casefold() in self._drops:
                 yield ColumnChange(ChangeKind.DROP_COLUMN, old)
         yield from _renames(news)
-        yield from _type_changes(news)
+        yield from _type_changes(news, self._dialect)
         for new in news:
             if new.old is None and new.definition is not None:
                 fill = fill_of(new.definition, new.column, self._dialect)
@@ -290,10 +295,12 @@ def _renames(news: Sequence[NewColumn]) -> Iterator[ColumnChange]:
         pending = [new for new in pending if new not in free] if free else []
 
 
-def _type_changes(news: Sequence[NewColumn]) -> Iterator[ColumnChange]:
+def _type_changes(news: Sequence[NewColumn], dialect: Dialect) -> Iterator[ColumnChange]:
     """Yield the changes of types. The server computes generated columns again from the new types of other columns."""
     found = {
-        id(new): change for new in news if new.old is not None and (change := _type_change(new.old, new)) is not None
+        id(new): change
+        for new in news
+        if new.old is not None and (change := _type_change(new.old, new, dialect)) is not None
     }
     for new in news:
         if (change := found.get(id(new))) is not None:
@@ -303,12 +310,18 @@ def _type_changes(news: Sequence[NewColumn]) -> Iterator[ColumnChange]:
             yield ColumnChange(ChangeKind.ALTER_TYPE, renamed, new.column, changes_values=True)
 
 
-def _type_change(old: Column, new: NewColumn) -> ColumnChange | None:
+def _replaces_nulls(old: Column, new: NewColumn, dialect: Dialect) -> bool:
+    """Return whether the server can replace NULL by a time, because the column becomes NOT NULL without such words."""
+    return old.nullable and new.definition is not None and may_be_not_null(new.definition, dialect)
+
+
+def _type_change(old: Column, new: NewColumn, dialect: Dialect) -> ColumnChange | None:
     renamed = replace(old, name=new.column.name)
     definition = new.definition
     # a new expression, or numbers in place of zeros in a column that was not AUTO_INCREMENT before
     numbers_zeros = new.column.auto_increment and not old.auto_increment
     is_computed = definition is not None and (definition.generated or numbers_zeros)
+    is_computed = is_computed or _replaces_nulls(old, new, dialect)
     if is_same_type(old, new.column) and not is_computed:
         return None
     changes_values = is_computed or can_change_values(old, new.column)

@@ -15,7 +15,7 @@ from decimal import ROUND_HALF_UP, Decimal, localcontext
 
 from cdc.model.schema import Column, Kind
 from cdc.model.schema_change import Fill, FillKind
-from cdc.mysql.column_definition import ColumnDefinition, Dialect
+from cdc.mysql.column_definition import ColumnDefinition, Dialect, may_be_not_null
 from cdc.mysql.ddl_tokens import Token, text_of
 from cdc.mysql.statement_time import offset_of
 
@@ -43,14 +43,14 @@ def fill_of(definition: ColumnDefinition, column: Column, dialect: Dialect) -> F
     if definition.generated or definition.auto_increment or definition.period:
         return BY_ROW
     default = definition.default
+    tokens = _without_brackets(default or ())
+    has_no_value = [token.word for token in tokens] in ([], ["NULL"])
+    if has_no_value and may_be_not_null(definition, dialect):
+        return BY_ROW  # the server may use the time of the statement, or a zero date
     try:
         if default is None:
-            implicit = column.kind is Kind.TIMESTAMP and definition.sets_null is None
-            if implicit and not dialect.explicit_timestamps:
-                return BY_ROW  # the server may use the time of the statement, or a zero date
             return Fill() if column.nullable else _literal_fill(_type_default(column))
-        tokens = _without_brackets(default)
-        if [token.word for token in tokens] == ["NULL"]:
+        if has_no_value:
             return Fill() if column.nullable else BY_ROW
         if _is_statement_time(tokens, column):
             return Fill(FillKind.STATEMENT_TIME)

@@ -240,6 +240,16 @@ def _value(part: TokenCursor) -> Sequence[Token]:
     return part.tokens[start : part.at]
 
 
+def may_be_not_null(definition: ColumnDefinition, dialect: Dialect) -> bool:
+    """Return whether the column can be NOT NULL although its definition does not say so.
+
+    Without explicit_defaults_for_timestamp, TIMESTAMP means NOT NULL. With DEFAULT NULL, only MariaDB accepts that.
+    """
+    is_open = definition.described.kind is Kind.TIMESTAMP and definition.sets_null is None and not definition.generated
+    defaults_to_null = [token.word for token in definition.default or ()] == ["NULL"]
+    return is_open and not dialect.explicit_timestamps and not (defaults_to_null and dialect.mariadb is False)
+
+
 # --- the column ---
 
 

@@ -51,6 +51,7 @@ def dialect_of(statement: CopyStatement) -> Dialect:
         ansi_quotes=statement.ansi_quotes,
         backslash_escapes=None if mode is None else not mode & _NO_BACKSLASH_ESCAPES,
         real_is_float=None if mode is None else bool(mode & _REAL_AS_FLOAT),
+        explicit_timestamps=statement.explicit_timestamps,
         time_zone=statement.time_zone,
     )
 

@@ -195,6 +195,41 @@ def test_job_follows_changes_of_types_that_change_values(kind, request, tmp_path
             job.stop()
 
 
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_job_loads_times_with_which_the_server_replaces_null(kind, request, tmp_path):
+    """TIMESTAMP without NULL is NOT NULL if explicit_defaults_for_timestamp is off."""
+    server: LocalServer = request.getfixturevalue(kind)
+    database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
+    statements = (
+        ("ADD COLUMN e TIMESTAMP DEFAULT NULL FIRST", "", kind == "mysql", kind == "mariadb"),
+        ("MODIFY a TIMESTAMP COMMENT 'x'", "", False, True),
+        ("MODIFY b TIMESTAMP(3)", "STRICT_ALL_TABLES", False, True),
+        ("ADD COLUMN d TIMESTAMP NULL", "", False, False),
+        ("MODIFY d TIMESTAMP COMMENT 'x'", "", True, False),
+        ("MODIFY c TIMESTAMP DEFAULT NULL", "", kind == "mysql", kind == "mariadb"),
+    )
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+02:00'")
+        columns = ", ".join(f"{name} TIMESTAMP NULL" for name in "abc")
+        cursor.execute(f"CREATE TABLE orders (id INT PRIMARY KEY, {columns})")
+        cursor.execute("INSERT INTO orders (id, a) VALUES (1, NULL), (2, '2020-01-01 10:00:00')")
+        port, file = free_port(), tmp_path / "job.yaml"
+        file.write_text(JOB.format(port=server.port, database=database, status=port, changes="evolve"))
+        with JobProcess(file, home=tmp_path / "state", port=port) as job:
+            job.start()
+            job.wait_for("loaded", _is_done(server), HANG_S)
+            for clause, mode, is_explicit, is_loaded in statements:
+                cursor.execute(f"SET sql_mode = '{mode}', explicit_defaults_for_timestamp = {int(is_explicit)}")
+                cursor.execute(f"ALTER TABLE orders {clause}")
+                job.wait_for(clause, _is_done(server), HANG_S)
+                _compare(server, database, tmp_path)
+                store = SqliteStore(tmp_path / "state")
+                (change,) = store.changes("shop", 1)
+                store.close()
+                assert [table.is_reloaded for table in change.tables] == [is_loaded], clause
+            job.stop()
+
+
 def test_job_lenient_keeps_dropped_columns_and_shows_the_difference(mysql, database, tmp_path):
     with mysql.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE orders (id INT NOT NULL PRIMARY KEY, note VARCHAR(20) NOT NULL, a INT, b INT)")

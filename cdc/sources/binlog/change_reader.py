@@ -17,7 +17,7 @@ from cdc.mysql.ddl import Effect
 from cdc.mysql.ddl_tokens import Unreadable
 from cdc.mysql.server import Server
 from cdc.mysql.statement_time import StatementTime, with_time
-from cdc.mysql.table_changes import certain, confirmed, shows
+from cdc.mysql.table_changes import certain, confirmed, shows, with_kept_nulls
 from cdc.mysql.visibility import schemas_after
 from cdc.sources.binlog.column_changes import ColumnChangeSearch
 from cdc.sources.binlog.decoder.events import Statement
@@ -38,6 +38,7 @@ def copy_statement(statement: Statement) -> CopyStatement:
         statement.mariadb,
         statement.sql_mode,
         statement.time_zone,
+        statement.explicit_timestamps,
     )
 
 
@@ -124,8 +125,7 @@ class ChangeReader:
                 try:
                     if described is None:
                         raise SchemaMismatch("The table does not exist any more.", hint="Do nothing.", table=name)
-                    exact = confirmed(change, described)
-                    done.append(certain(change) if self._has_later_nulls(server, statement, change, exact) else exact)
+                    done.append(self._with_nulls(server, statement, change, confirmed(change, described)))
                 except SchemaMismatch:
                     # a later statement has changed the table: what the server has now is not what follows from this one
                     if not self._search.on_server(server, statement.after, {name}):
@@ -133,12 +133,15 @@ class ChangeReader:
                     done.append(certain(change))
         return done
 
-    def _has_later_nulls(self, server: Server, statement: Statement, computed: TableChange, exact: TableChange) -> bool:
-        """Return whether NULL or NOT NULL of the server's columns, whose types match, is that of a later statement."""
+    def _with_nulls(
+        self, server: Server, statement: Statement, computed: TableChange, exact: TableChange
+    ) -> TableChange:
+        """Return ``exact``; ``computed`` if NULL or NOT NULL of the columns may be that of a later statement."""
         nulls = [[column.nullable for column in one.after.columns] for one in (computed, exact)]
-        name = (exact.after.database, exact.after.table)
-        is_equal = not nulls[0] or nulls[0] == nulls[1]
-        return not is_equal and bool(self._search.on_server(server, statement.after, {name}))
+        found, name = with_kept_nulls(exact), (exact.after.database, exact.after.table)
+        is_equal = (not nulls[0] or nulls[0] == nulls[1]) and found == exact
+        is_changed = not is_equal and self._search.on_server(server, statement.after, {name})
+        return certain(computed) if is_changed else found
 
     def _described(self, server: Server, statement: Statement, name: Name) -> TableSchema | None:
         """Return the table after the statement; None if it does not exist, or if a later statement has changed it."""

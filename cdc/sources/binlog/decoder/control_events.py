@@ -341,6 +341,7 @@ def _statement(stream: StreamState, query: ev.Query, sql: str, timestamp: int, w
             is_part=bool(inside),
             microseconds=query.microseconds,
             time_zone=query.time_zone,
+            explicit_timestamps=query.explicit_timestamps,
         )
         stream.callbacks.on_statement(statement)
         if not dml:

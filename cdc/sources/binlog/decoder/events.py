@@ -78,6 +78,7 @@ class Statement:
     is_part: bool = False  # its transaction has other events, such as the rows of CREATE TABLE .. SELECT
     microseconds: int | None = None  # of the statement's time, after ``timestamp``; None: not in the event
     time_zone: str = ""  # the session's: "SYSTEM", "+02:00", "Europe/Berlin"; "": not in the event
+    explicit_timestamps: bool | None = None  # explicit_defaults_for_timestamp; None: not in the event, as of MariaDB
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ class Query:
     takes_effect: bool  # False: START ALTER or ROLLBACK ALTER of MariaDB; only COMMIT ALTER changes the table
     microseconds: int | None = None  # see ``Statement``
     time_zone: str = ""
+    explicit_timestamps: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,7 @@ def parse_rotate(body: bytes) -> tuple[str, int]:
     return cursor.take(cursor.left).decode("utf-8", "replace"), offset
 
 
-_STATUS_WIDTHS = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 129: 8}
+_STATUS_WIDTHS = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 17: 8, 18: 2, 19: 1, 20: 1, 129: 8}
 _ANSI_QUOTES = 4
 _TOO_MANY_DATABASES = 254  # the names of the changed ones are not listed
 _MICROSECONDS = (13, 128)  # of MySQL, and of MariaDB
@@ -225,6 +227,7 @@ def parse_query(body: bytes, *, extra_header: int = 0, compressed: bool = False)
         not found.phase & (_START_ALTER | _ROLLBACK_ALTER),
         found.microseconds,
         found.time_zone,
+        found.explicit_timestamps,
     )
 
 
@@ -237,6 +240,7 @@ class _StatusVariables:
     phase: int = 0  # of an ALTER that MariaDB logs in two phases
     microseconds: int | None = None
     time_zone: str = ""
+    explicit_timestamps: bool | None = None
 
 
 def _status_variables(data: bytes) -> _StatusVariables:
@@ -252,6 +256,8 @@ def _status_variables(data: bytes) -> _StatusVariables:
             found.microseconds = cursor.uint(3)
         elif kind == 5:
             found.time_zone = cursor.take(cursor.uint(1)).decode("utf-8", "replace")
+        elif kind == 16:
+            found.explicit_timestamps = {0: False, 1: True}.get(cursor.uint(1))  # another value: not set
         elif kind in _STATUS_WIDTHS:
             cursor.take(_STATUS_WIDTHS[kind])
         elif kind == 2:

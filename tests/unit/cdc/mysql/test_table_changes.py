@@ -14,7 +14,7 @@ from cdc.mysql.column_definition import Dialect
 from cdc.mysql.create_table import read_create_table
 from cdc.mysql.ddl_tokens import Unreadable
 from cdc.mysql.ddl_words import in_lower_case
-from cdc.mysql.table_changes import confirmed, read_changes
+from cdc.mysql.table_changes import confirmed, read_changes, with_kept_nulls
 from tests.support.ddl_corpus import cases
 from tests.support.seeds import seed_of
 
@@ -289,6 +289,59 @@ def test_double_quotes_of_an_unknown_sql_mode_have_the_only_possible_meaning() -
 def test_names_with_quotes_and_other_case_are_read() -> None:
     (change,) = changes('ALTER TABLE "ORDERS" ADD "a ""b" INT', Dialect(False, ansi_quotes=True), stored=in_lower_case)
     assert names(change) == 'id a b c a "b'
+
+
+TIMES = table("orders (id INT PRIMARY KEY, ts TIMESTAMP NULL, other TIMESTAMP NOT NULL)")
+
+
+def redefined(clause: str, explicit: bool | None, mariadb: bool = False, *, ignores: bool = False) -> TableChange:
+    (found,) = read_changes(
+        f"ALTER TABLE orders {clause}",
+        database="shop",
+        schema_of=lambda *_: TIMES,
+        dialect=Dialect(mariadb, explicit_timestamps=explicit),
+        ignores=ignores,
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("clause", "explicit", "mariadb", "changed"),
+    [
+        ("MODIFY ts TIMESTAMP COMMENT 'x'", None, False, [True]),
+        ("MODIFY ts TIMESTAMP COMMENT 'x'", False, False, [True]),
+        ("CHANGE ts ts TIMESTAMP(3) DEFAULT CURRENT_TIMESTAMP(3)", False, False, [True]),
+        ("MODIFY ts TIMESTAMP DEFAULT NULL", None, True, [True]),
+        ("MODIFY ts TIMESTAMP DEFAULT NULL", None, False, []),
+        ("MODIFY ts TIMESTAMP COMMENT 'x'", True, False, []),
+        ("MODIFY ts TIMESTAMP NULL COMMENT 'x'", None, True, []),
+        ("MODIFY ts TIMESTAMP(3)", True, False, [False]),
+        ("MODIFY other TIMESTAMP NOT NULL", None, False, []),
+        ("MODIFY other TIMESTAMP(3)", None, False, [False]),
+    ],
+)
+def test_timestamp_without_null_can_replace_nulls(
+    clause: str, explicit: bool | None, mariadb: bool, changed: list[bool]
+) -> None:
+    """Without explicit_defaults_for_timestamp it becomes NOT NULL, and the server stores the time for each NULL."""
+    found = redefined(clause, explicit, mariadb)
+    assert [one.changes_values for one in found.columns] == changed
+    rows = redefined(clause, explicit, mariadb, ignores=True).rows  # equal times of a unique key
+    assert rows is (ChangeKind.DROP_PARTITION if changed == [True] else None)
+
+
+def test_catalog_shows_whether_nulls_were_kept() -> None:
+    change = redefined("MODIFY ts TIMESTAMP COMMENT 'x', MODIFY other TIMESTAMP(3)", None)
+    nullable = confirmed(change, replace(change.after, columns=change.after.columns))
+    assert [(one.new and one.new.name, one.changes_values) for one in with_kept_nulls(nullable).columns] == [
+        ("other", False)
+    ]
+    not_null = tuple(replace(one, nullable=False) for one in change.after.columns)
+    exact = confirmed(change, replace(change.after, columns=not_null))
+    assert with_kept_nulls(exact) == exact and exact.columns[0].changes_values
+    wider = redefined("MODIFY ts TIMESTAMP(6)", None)
+    (kept,) = with_kept_nulls(confirmed(wider, wider.after)).columns
+    assert not kept.changes_values and kept.new is not None and kept.new.fsp == 6
 
 
 def test_confirmed_takes_exact_types_from_the_catalog() -> None:

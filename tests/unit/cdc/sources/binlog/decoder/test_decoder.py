@@ -390,6 +390,12 @@ def test_parse_query_reads_time_and_zone_of_the_session(variables, microseconds,
     assert (found.microseconds, found.time_zone, found.database) == (microseconds, zone, "shop")
 
 
+@pytest.mark.parametrize(("variables", "explicit"), [(b"\x10\x00", False), (b"\x10\x01", True), (b"\x05\x03UTC", None)])
+def test_parse_query_reads_explicit_defaults_for_timestamp(variables, explicit):
+    body = struct.pack("<IIBHH", 1, 0, 4, 0, len(variables)) + variables + b"shop\0ALTER TABLE t ADD a TIMESTAMP"
+    assert ev.parse_query(body).explicit_timestamps is explicit
+
+
 def test_parse_query_with_a_name_without_end_is_malformed():
     variables = b"\x0c\x01shop"
     with pytest.raises(ev.Malformed):
