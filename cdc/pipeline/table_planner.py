@@ -196,6 +196,10 @@ class TablePlanner:
             if self._names(old) and (old.arrow != new.arrow or change.changes_values):
                 raise PlanRefused(f"the mapping reads the column {old.name}, which changes its type")
             return
+        if old.arrow != new.arrow and self._filters_by(old):
+            self.is_reloaded = (
+                True  # with the new type the filter can accept other rows: 0.1 is another DOUBLE than FLOAT
+            )
         if target is None:
             return
         is_same = old.arrow == new.arrow and can_be_null(new) <= can_be_null(old)
@@ -283,9 +287,16 @@ class TablePlanner:
             )
 
     def _names(self, column: Column) -> bool:
+        return self._mapping.names(self._with(column), column.name)
+
+    def _filters_by(self, column: Column) -> bool:
+        """Return whether the filter of the mapping, which has no columns of its own, reads ``column``."""
+        mapping = replace(self._mapping, key=())
+        return mapping.filter is not None and mapping.names(self._with(column), column.name)
+
+    def _with(self, column: Column) -> TableSchema:
         before = self._change.before
-        schema = before if _has(before, column) else replace(before, columns=(*before.columns, column))
-        return self._mapping.names(schema, column.name)
+        return before if _has(before, column) else replace(before, columns=(*before.columns, column))
 
 
 _ROW_KINDS = (ChangeKind.TRUNCATE_TABLE, ChangeKind.DROP_PARTITION)

@@ -598,3 +598,26 @@ def test_policy_group_never_empties_or_mixes_tables() -> None:
     assert policy.action(ChangeKind.DROP_COLUMN) is ChangeAction.APPLY
     assert policy.action(ChangeKind.DROP_TABLE) is policy.action(ChangeKind.DROP_DATABASE) is ChangeAction.IGNORE
     assert policy.action(ChangeKind.RENAME_TABLE) is ChangeAction.PAUSE
+
+
+@pytest.mark.parametrize(
+    ("condition", "old", "new", "is_reloaded"),
+    [
+        ("a <= 0.1", replace(A, kind=Kind.FLOAT, type="float"), replace(A, kind=Kind.DOUBLE, type="double"), True),
+        ("id > 5", replace(A, kind=Kind.FLOAT, type="float"), replace(A, kind=Kind.DOUBLE, type="double"), False),
+        ("a > 5", A, WIDER, True),
+        ("a != 'x'", LONGER.old, TEXT, False),
+        (None, A, WIDER, False),
+    ],
+)
+def test_plan_new_type_of_a_filtered_column_is_loaded_again(
+    condition: str | None, old: Column, new: Column, is_reloaded: bool
+) -> None:
+    """Rows that the filter accepted with the old type can fail it with the new one, and the reverse."""
+    found = planned(
+        (ColumnChange(ChangeKind.ALTER_TYPE, old, new),),
+        mapping=Mapping("shop.orders", "ods.orders", filter=condition),
+        before=replace(BEFORE, columns=(ID, old)),
+        after=(ID, new),
+    )
+    assert found.tables[0].is_reloaded is is_reloaded
