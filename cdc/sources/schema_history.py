@@ -18,16 +18,13 @@ from cdc.model.table_filter import TableFilter
 from cdc.model.table_names import table_of, table_text
 from cdc.mysql.catalog import system_versioned, table_schemas
 from cdc.mysql.ddl import Effect, EffectKind, effect_of
-from cdc.mysql.ddl_tokens import Unreadable
+from cdc.mysql.ddl_effect import strongest
 from cdc.mysql.server import Server
+from cdc.sources.stored_names import StoredNames
 
 Name = tuple[str, str]  # database and table
 Connect = Callable[[], Server]
 _LIKE = re.compile(r"\bLIKE\b", re.IGNORECASE)
-
-
-class UncertainName(Unreadable):
-    """A statement names a table in another case than the job knows it."""
 
 
 class SchemaHistory:
@@ -41,7 +38,7 @@ class SchemaHistory:
     def __init__(self, table_filter: TableFilter, connect: Connect | None) -> None:
         """``connect``: opens a connection to the source's server; None: there is no server."""
         self.connect = connect
-        self.fold_case: bool | None = None  # the server stores table names in lower case; None: not known
+        self.names = StoredNames(self._knows, self.maps, has_server=connect is not None)
         self.catalog: dict[Name, TableSchema] = {}  # read when the source was opened; a table's next DDL removes it
         self.catalog_end: Position | None = None  # end of the binlog when ``catalog`` was read
         self.searched: frozenset[Name] = frozenset()  # a search for statements on these runs: they count as known
@@ -216,10 +213,10 @@ class SchemaHistory:
 
     def creation(self, effect: Effect, sql: str) -> Effect:
         """Return the effect of a CREATE TABLE: a change if the target has rows, or if it copies system versioning."""
-        name = table_of(effect.tables[0])
-        if self.dropped(name) is not None:
+        names = [table_of(table) for table in effect.tables]
+        if any(self.dropped(name) is not None for name in names):
             return replace(effect, kind=EffectKind.TOUCHES, row_changing=True)
-        if _LIKE.search(sql) and self.is_versioned(name):
+        if _LIKE.search(sql) and self.is_versioned(names[0]):
             reason = "CREATE TABLE LIKE a table with system versioning"
             return replace(effect, kind=EffectKind.TOUCHES, reason=reason, row_changing=True)
         return effect
@@ -229,36 +226,16 @@ class SchemaHistory:
 
         ``ansi_quotes``, ``mariadb``: see ``effect_of``.
         """
-        return effect_of(
-            sql, database=database, tables=self, ansi_quotes=ansi_quotes, stored=self.stored_name, mariadb=mariadb
+        spellings = (self.names.first, self.names.last) if self.names.fold_case is None else (self.names.first,)
+        return strongest(
+            [
+                effect_of(sql, database=database, tables=self, ansi_quotes=ansi_quotes, stored=one, mariadb=mariadb)
+                for one in spellings
+            ]
         )
 
-    def stored_name(self, database: str, table: str) -> Name:
-        """Return the name of a table in a statement as the server stores it; ``table`` is "" for a database.
-
-        If the server is not known, return the spelling that the job knows. ``fold_case`` is then of the server that
-        describes the tables of files.
-        """
-        written, lower = (database, table), (database.lower(), table.lower())
-        if self.fold_case is False or written == lower:
-            return written
-        if self.fold_case and self.connect is not None:
-            return lower
-        known = [name for name in (written, lower) if self._knows(*name)]
-        mapped = [name for name in ((lower, written) if self.fold_case else (written, lower)) if self.maps(*name)]
-        return (known or mapped or [written])[0]
-
-    def certain_name(self, database: str, table: str) -> Name:
-        """Return ``stored_name``. Raises: UncertainName - it differs from the text, and another table may be meant."""
-        found = self.stored_name(database, table)
-        if self.fold_case is None and found != (database, table):
-            raise UncertainName(
-                f"it names {table_text(database, table) if table else database}, and it is not known whether names of "
-                "tables that differ only in upper and lower case are the same for the server"
-            )
-        return found
-
     def _knows(self, database: str, table: str) -> bool:
+        """Return whether the job has seen this table, or a table of this database if ``table`` is ""."""
         if table:
             return (database, table) in self._versions or bool(self.known(database, table))
         return bool(self.known(database)) or any(name[0] == database for name in self._versions)

@@ -79,7 +79,7 @@ class ShadowTables:
                 database=statement.database,
                 schema_of=self._schema,
                 dialect=dialect_of(statement),
-                stored=self._history.certain_name,
+                stored=self._history.names.certain,
             )
         except (Unreadable, SqlglotError) as error:
             _log.info("a statement that may change a shadow table cannot be read: %s", error)
@@ -106,7 +106,7 @@ class ShadowTables:
         if not cursor.take("TABLE"):
             return None
         cursor.if_exists()
-        name = TableNames(statement.database, self._history.certain_name).read(cursor)
+        name = TableNames(statement.database, self._history.names.certain).read(cursor)
         return name if self._history.shadow(name) is not None else None
 
     def _note_alter(
@@ -217,7 +217,7 @@ class ShadowTables:
             database=each.database,
             schema_of=lambda database, table: now if (database, table) == (now.database, now.table) else None,
             dialect=dialect_of(each),
-            stored=self._history.certain_name,
+            stored=self._history.names.certain,
             ignores=True,
         )
 

@@ -21,8 +21,9 @@ from cdc.mysql.ddl_words import StoredName, is_versioned
 from cdc.mysql.server import Server
 from cdc.mysql.table_changes import read_changes
 from cdc.mysql.table_contents import TABLE_KINDS, Content, changes_by_name, contents_of
-from cdc.sources.schema_history import Name, SchemaHistory, UncertainName
+from cdc.sources.schema_history import Name, SchemaHistory
 from cdc.sources.shadow_tables import ShadowTables, dialect_of
+from cdc.sources.stored_names import UncertainName
 
 _SETS_CHARSET = re.compile(r"\b(?:CHARSET|CHARACTER|COLLATE)\b", re.IGNORECASE)
 _DROP = "DROP TABLE"  # ``Effect.reason``
@@ -110,7 +111,7 @@ class TableStatements:
                 schema_of=schema_of,
                 tables_of=lambda database: [table_of(name)[1] for name in self._history.known(database)],
                 dialect=dialect_of(statement),
-                stored=self._history.certain_name,
+                stored=self._history.names.certain,
             )
         except UncertainName:
             raise

@@ -99,7 +99,7 @@ class DdlHandler:
         for name in map(table_of, effect.tables):
             known = self._history.current(name)
             if known is not None:
-                charset = charset_after(copy_statement(statement), known, self._history.certain_name)
+                charset = charset_after(copy_statement(statement), known, self._history.names.certain)
                 if self._history.note_charset(name, charset, statement.after):
                     self._tables.forget([name])
 
@@ -151,7 +151,7 @@ class DdlHandler:
 
     def _check_key(self, statement: Statement, effect: Effect) -> None:
         name = table_of(effect.tables[0])
-        if self._files is not None and self._files.keyed_by_index(name):
+        if self._files is not None and any(self._files.keyed_by_index(table_of(one)) for one in effect.tables):
             self._renew(statement, effect)
         known = self._history.current(name)
         if known is None or self._history.connect is None:

@@ -194,10 +194,12 @@ class FileTables:
         self._before: dict[Name, TableSchema] = {}  # the table before a DDL statement whose result is not known
         self._refused: dict[Name, str] = {}  # why a CREATE TABLE statement in the files is not used
         self._key_indexes: dict[Name, str] = {}  # unique indexes that are keys
+        self._folds_case: bool | None = None
 
     def open(self) -> bool | None:
         """See ``Descriptions``."""
-        return self._descriptions.open() if self._descriptions is not None else None
+        self._folds_case = self._descriptions.open() if self._descriptions is not None else None
+        return self._folds_case
 
     @property
     def described(self) -> bool:
@@ -228,10 +230,13 @@ class FileTables:
                 ansi_quotes=statement.ansi_quotes,
                 mariadb=statement.mariadb,
             )
+            is_folded = (found.schema.database, found.schema.table) != name
+            if is_folded and not self._folds_case:
+                raise Unreadable("it names the table in another case, and may mean another table")
         except (Unreadable, SqlglotError) as error:
             self._refused[name] = f"{str(error) or 'it does not follow the known grammar'} (at {statement.before})"
             return None
-        if (found.schema.database, found.schema.table) != name:  # the name was folded to lower case
+        if is_folded:
             found = replace(found, schema=replace(found.schema, database=name[0], table=name[1]))
         self._refused.pop(name, None)
         self._key_indexes[name] = found.key_index

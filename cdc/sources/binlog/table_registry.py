@@ -88,7 +88,7 @@ class TableRegistry:
         tables are looked up at their first rows. With complete row metadata these do not need a description, so a long
         binlog is not searched for statements, and until ``note_read`` the descriptions are used for comments only.
         """
-        self.history.fold_case = server.folds_case
+        self.history.names.fold_case = server.folds_case
         self.rules.note_server(server)
         missing = [name for name in mapped_tables(server, self.maps) if not self.history.has(name)]
         if server.full_metadata:
@@ -124,7 +124,7 @@ class TableRegistry:
     def prepare_files(self) -> None:
         """Read the job file's description of the tables, if any. Raises: SourceActionRequired, SourceUnavailable."""
         if self.files is not None:
-            self.history.fold_case = self.files.open()
+            self.history.names.fold_case = self.files.open()
 
     def note_gap(self, server: Server) -> None:
         """Record that changes of every mapped table may be missing. Calls: after ``prepare``."""

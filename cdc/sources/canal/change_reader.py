@@ -75,7 +75,7 @@ class CanalChangeReader:
 
     def note_charset(self, statement: CanalStatement, known: TableSchema) -> bool:
         """Record the default charset of ``known`` after a statement. Return whether it is another one."""
-        charset = charset_after(self._text(statement), known, self._history.certain_name)
+        charset = charset_after(self._text(statement), known, self._history.names.certain)
         return self._history.note_charset((known.database, known.table), charset, statement.after)
 
     def end_copies(self, originals: Iterable[Name], position: CanalPosition) -> None:

@@ -52,7 +52,7 @@ class CanalTables:
         self.omitted.take()
         if self.history.connect is not None:
             with self.history.connect() as server:
-                self.history.fold_case, self._mariadb = server.folds_case, server.mariadb
+                self.history.names.fold_case, self._mariadb = server.folds_case, server.mariadb
                 self._changes.mariadb = server.mariadb
                 # A statement after now changes these columns. One between ``start`` and now does not follow from them:
                 # the catalog does not confirm it.
@@ -134,7 +134,7 @@ class CanalTables:
         effect = self._effect(statement)
         if effect.kind is EffectKind.CREATES:
             effect = self.history.creation(effect, statement.sql)
-        elif effect.may_rekey and self._is_rekeyed(table_of(effect.tables[0])):
+        elif effect.may_rekey and any(self._is_rekeyed(table_of(table)) for table in effect.tables):
             effect = replace(effect, kind=EffectKind.TOUCHES)
         if effect.kind is EffectKind.TOUCHES:
             try:
@@ -150,8 +150,9 @@ class CanalTables:
                 "table %s was created (%s)", effect.tables[0], effect.reason, extra={"position": str(statement.before)}
             )
         elif not (effect.reshapes or effect.may_rekey):
-            known = self.history.current(table_of(effect.tables[0])) if effect.tables else None
-            return known is not None and self._changes.note_charset(statement, known)
+            known = [self.history.current(table_of(table)) for table in effect.tables]
+            is_other = [self._changes.note_charset(statement, one) for one in known if one is not None]
+            return any(is_other)
         names = {table_of(table) for table in effect.tables}
         self._stale |= names
         for name in names:

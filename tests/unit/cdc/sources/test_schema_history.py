@@ -12,7 +12,8 @@ from cdc.model.batch import RequiredColumns
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import Column, Kind, ShadowCopy, TableSchema
 from cdc.mysql.ddl import EffectKind
-from cdc.sources.schema_history import SchemaHistory, UncertainName
+from cdc.sources.schema_history import SchemaHistory
+from cdc.sources.stored_names import UncertainName
 from channels.mapping import Mapping
 from channels.routes import Routes
 
@@ -169,18 +170,37 @@ def test_effect_on_a_server_that_may_store_names_in_lower_case(fold_case, sql, k
     routes = Routes([Mapping("shop.orders", "ods.orders"), Mapping("shop.Camel", "ods.camel")])
     history = SchemaHistory(routes, None)
     history.begin([replace(table("id"), table=name) for name in ("orders", "Camel")])
-    history.fold_case = fold_case
+    history.names.fold_case = fold_case
     effect = history.effect(sql, "shop", ansi_quotes=False)
     assert (effect.kind.value, effect.tables) == (kind, tables)
 
 
 def test_name_with_a_pattern_is_the_table_that_is_known(history):
-    history.begin([replace(table("id"), table=name) for name in ("orders", "Users", "users")])
-    stored = {name: history.stored_name("shop", name)[1] for name in ("Orders", "Users", "New")}
-    assert stored == {"Orders": "orders", "Users": "Users", "New": "New"}
-    assert history.certain_name("shop", "Users") == ("shop", "Users")
-    with pytest.raises(UncertainName, match=r"shop\.Orders"):
-        history.certain_name("shop", "Orders")
-    history.fold_case = True  # of the server that describes the tables of files
-    assert history.certain_name("shop", "Orders") == ("shop", "orders")
-    assert history.certain_name("shop", "New") == ("shop", "new")
+    history.begin([replace(table("id"), table=name) for name in ("orders", "Users", "Both", "both")])
+    names = history.names
+    assert [names.first("shop", one)[1] for one in ("Orders", "Users", "Both", "New")] == [
+        "orders",
+        "Users",
+        "Both",
+        "New",
+    ]
+    assert [names.last("shop", one)[1] for one in ("Orders", "Users", "Both", "New")] == [
+        "orders",
+        "Users",
+        "both",
+        "New",
+    ]
+    assert names.certain("shop", "Users") == ("shop", "Users")
+    for name in ("Orders", "Both"):
+        with pytest.raises(UncertainName, match=f"shop\\.{name}"):
+            names.certain("shop", name)
+    assert history.effect("TRUNCATE TABLE Both", "shop").tables == ("shop.Both", "shop.both")
+    names.fold_case = True  # of the server that describes the tables of files
+    assert [names.certain("shop", one)[1] for one in ("Orders", "Both", "New")] == ["orders", "Both", "new"]
+
+
+def test_creation_in_another_case_touches_a_dropped_table(history):
+    history.begin([replace(table("id"), is_dropped=True), replace(table("id"), table="T")])
+    effect = history.effect("CREATE TABLE T (id INT)", "shop")
+    assert effect.tables == ("shop.T", "shop.t")
+    assert history.creation(effect, "CREATE TABLE T (id INT)").kind is EffectKind.TOUCHES

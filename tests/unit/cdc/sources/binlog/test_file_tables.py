@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cdc.checks.job import check_job
 from cdc.config.models import load_config
 from cdc.errors import SchemaMismatch, SourceActionRequired
+from cdc.model.position import BinlogPosition
 from cdc.model.schema import TableSchema
-from cdc.sources.binlog.file_tables import StatementDescriptions, statements_of
+from cdc.sources.binlog.decoder.events import Statement
+from cdc.sources.binlog.file_tables import FileTables, StatementDescriptions, statements_of
 
 DUMP = r"""/*M!999999\- enable the sandbox mode */
 -- MySQL dump 10.13;  Distrib 9.7.0
@@ -107,3 +111,16 @@ def test_check_reports_an_unusable_description(tmp_path: Path) -> None:
     file.write_text(f"name: a\nsource: {source}\nsink: {{type: delta, path: ./w}}\nchannels: {channels}\n")
     (found,) = check_job(load_config(file))
     assert "two different statements" in found.problem and "source.schema" in found.hint
+
+
+@pytest.mark.parametrize(("folds_case", "is_used"), [(True, True), (None, False)])
+def test_created_table_in_another_case_is_used_only_for_a_known_server(folds_case: bool | None, is_used: bool) -> None:
+    """Else the statement can have created another table, with other columns."""
+    descriptions: Any = SimpleNamespace(open=lambda: folds_case, table=lambda name: None)
+    files = FileTables(lambda position, found: None, descriptions)
+    files.open()
+    at = BinlogPosition("b.000001", 4, "u")
+    statement = Statement("shop", "CREATE TABLE Orders (id INT PRIMARY KEY)", at, at, 0, False, False)
+    found = files.created(statement, ("shop", "orders"))
+    assert (found is not None) is is_used
+    assert ("another case" in files.hint(("shop", "orders"), changes=False)) is not is_used
