@@ -123,7 +123,8 @@ class DdlReader:
             if is_versioned(cursor.rest()):
                 reason = "CREATE TABLE WITH SYSTEM VERSIONING"
                 return Effect(EffectKind.TOUCHES, (table_text(database, table),), reason, row_changing=True)
-            return Effect(EffectKind.CREATES, (table_text(database, table),), "CREATE TABLE")
+            # with IF NOT EXISTS, servers log it for a table that exists too
+            return Effect(EffectKind.CREATES, (table_text(database, table),), "CREATE TABLE", is_new=not if_missing)
         if cursor.take_any(DATABASE):
             if replaces:
                 cursor.if_exists()

@@ -33,6 +33,7 @@ class Effect:
     reshapes: bool = False  # columns that the mapping does not read were changed: the schema must be read again
     may_rekey: bool = False  # an index was dropped that may have been the table's key
     columns_stay: bool = False  # only rows were deleted
+    is_new: bool = False  # of CREATES: the table did not exist before, so that rows follow in the binlog only
 
 
 _STRENGTH = (EffectKind.NONE, EffectKind.HARMLESS, EffectKind.CREATES, EffectKind.TOUCHES, EffectKind.WRITES)

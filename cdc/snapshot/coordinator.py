@@ -30,7 +30,7 @@ from cdc.snapshot.planner import Chunker
 from cdc.snapshot.requests import LoadRequests
 from cdc.snapshot.row_count import StepCounts, check_rows_read, lacks_rows
 from cdc.snapshot.step_plan import PlannedChunks, SnapshotStep, orphan_step, table_read, with_outcomes
-from cdc.snapshot.table_shape import is_unchanged, order_columns, same_columns
+from cdc.snapshot.table_shape import is_unchanged, not_visible, order_columns, same_columns, schema_not_reached
 from channels.channel import Channel
 from channels.chunk_reader import SnapshotResult
 
@@ -50,9 +50,11 @@ class SnapshotCoordinator:
         self.requests = LoadRequests(context)
         self.tables: Mapping[str, TableSnapshot] = {}  # by source table, also of tables that need no snapshot
         self._counts = StepCounts()  # of this step
-        self._mismatches: list[str] = []  # tables whose columns or key differ from those at the position of this step
+        self._mismatches: list[SchemaMismatch] = []  # of tables that cannot be read at the position of this step
         self._planned_on = ""  # identity of the server for which the step was planned
         self._gone: frozenset[str] = frozenset()  # tables that the source did not have, and whose targets have rows
+        self._dropped: frozenset[str] = frozenset()  # tables that do not exist at the position of the stream
+        self._absent: frozenset[str] = frozenset()  # those of them that the source does not have either
         self._asked_at: dict[str, float] = {}  # monotonic time at which the high watermark of a table was queried
         self._began_at = 0.0  # after the queries of earlier runs
 
@@ -79,20 +81,26 @@ class SnapshotCoordinator:
         is_new = self._settings.initial
         new = [name for name in there if name in whole or (is_new and name not in kept and name not in dropped)]
         self.tables = {**kept, **{name: TableSnapshot(deletes_orphans=name in written) for name in new}}
+        self._context.receiver.note_loaded(new)  # DROP TABLE IF EXISTS counts, even before their first rows
+        self._dropped = frozenset(dropped)  # a statement that creates one of them ends the run
         # removed from the job file, dropped in the source, and added again: the stream has no statement of the drop
         self._gone = frozenset(name for name in written if is_new and name not in {*there, *kept, *dropped})
 
     @property
     def is_due(self) -> bool:
         """Whether a table has rows to read or orphan rows to delete."""
-        return self.requests.are_pending or any(one.is_due for one in self.tables.values())
+        return self.requests.are_pending or bool(self._due())
+
+    def _due(self) -> list[str]:
+        return [name for name, one in self.tables.items() if one.is_due and name not in self._absent]
 
     def advance(self, position: Position, joined: Sequence[str], *, at_end: bool) -> Mapping[str, TableSnapshot]:
         """Return the states of the tables after the stream has reached ``position``.
 
-        New tables of ``joined`` are consistent at once, because the stream has all their rows. If the target has rows
-        of an earlier table of that name, a snapshot deletes them. ``at_end``: the receiver has returned nothing after
-        ``position``.
+        A new table of ``joined`` is consistent at once if the stream has the statement that created it, because the
+        stream then has all its rows. Otherwise it may have existed before, and this account could not see it: it waits
+        for a snapshot. If the target has rows of an earlier table of that name, the snapshot deletes them. ``at_end``:
+        the receiver has returned nothing after ``position``.
         """
         # saved with the checkpoint of the stream, so that requests survive a stop before their first step
         self.tables = self.requests.apply(self.tables)
@@ -101,11 +109,18 @@ class SnapshotCoordinator:
         self.tables = {
             name: one.advance(position, now, caught_up=name in caught_up) for name, one in self.tables.items()
         }
-        if self._settings.initial:
-            born = TableSnapshot(SnapshotState.CONSISTENT, consistent_since=now)
-            again = {name: TableSnapshot(deletes_orphans=True) for name in joined if name in self._gone}
-            self.tables = {**dict.fromkeys(joined, born), **again, **self.tables}
+        if self._settings.initial and (new := [name for name in joined if name not in self.tables]):
+            self.tables = {**self._new_states(new, now), **self.tables}
         return self.tables
+
+    def _new_states(self, names: Sequence[str], now: str) -> Mapping[str, TableSnapshot]:
+        status, found = self._context.receiver.status(), dict[str, TableSnapshot]()
+        for name in names:
+            if name in status.created and name not in self._gone:
+                found[name] = TableSnapshot(SnapshotState.CONSISTENT, consistent_since=now)
+            elif name not in status.removed and self._context.routes.maps(*table_of(name)):
+                found[name] = TableSnapshot(deletes_orphans=name in self._gone)
+        return found
 
     def note_committed(self, position: Position) -> None:
         """Note that the stream and all earlier steps are committed up to ``position``.
@@ -162,7 +177,7 @@ class SnapshotCoordinator:
 
     def _plan_step(self, server: Server, position: Position, sequence: int, checkpoint: int) -> SnapshotStep | None:
         chunks, uncounted = PlannedChunks(), dict[str, tuple[KeyOrder, TableSnapshot]]()
-        for name in [name for name, one in self.tables.items() if one.is_due]:
+        for name in self._due():
             found = self._prepare_table(server, name, position)
             if found is None:
                 continue
@@ -186,7 +201,7 @@ class SnapshotCoordinator:
                 break
         if not chunks.tables:
             if self._mismatches:
-                raise _schema_not_reached(self._mismatches[0])
+                raise self._mismatches[0]
             return None
         self._context.receiver.note_loaded(chunks.tables)
         self._counts.begin(self._settings.endpoint, uncounted, self._settings.step_s)
@@ -198,23 +213,23 @@ class SnapshotCoordinator:
         """Return a due table with planned chunks; None if it is removed or the stream must reach its columns first."""
         database, table = table_of(name)
         if not self._context.routes.maps(database, table):
-            self._forget(name)
+            self._forget(name, "the job does not read it any more")
             return None
         leave_out = self._context.routes.leave_out
         today = table_schemas(server, [(database, table)], leave_out).get((database, table))
         if today is None:
-            self._forget(name)
+            self._keep_hidden(name)
             return None
         try:
             known = self._context.receiver.schema(database, table)
         except SchemaMismatch:  # not known at the position of the stream; other tables can be read
             known = None
         if known is None or not same_columns(today, known):
-            self._mismatches.append(name)
+            self._mismatches.append(schema_not_reached(name))
             return None
         channel = self._channel(known)
         if channel is None:
-            self._forget(name)
+            self._forget(name, "it cannot be mapped")
             return None
         order = key_order_of(server, today, order_columns(channel, today))
         self._begin_again_if_changed(server, name, order)
@@ -222,6 +237,22 @@ class SnapshotCoordinator:
         if snapshot.state is SnapshotState.WAITING:
             snapshot = self._plan_chunks(server, name, today, order, position)
         return today, channel, order, snapshot
+
+    def _keep_hidden(self, name: str) -> None:
+        """Keep the state of a table that the source does not show until the stream reaches a statement that drops it.
+
+        A server hides tables for which the account has no privilege, so the table may exist.
+        """
+        if not self._context.routes.maps(*table_of(name)):
+            self._forget(name, "it cannot be mapped")
+        elif name in self._context.receiver.status().removed:
+            self._forget(name, "a statement that the user has accepted has dropped or renamed it")
+        elif name in self._dropped:  # the next statement may rename a shadow table to it
+            _log.warning("the snapshot of %s waits: the table was dropped", name)
+            self._absent |= {name}
+        else:
+            self._context.receiver.note_loaded([name])
+            self._mismatches.append(not_visible(name))
 
     def _begin_again_if_changed(self, server: Server, name: str, order: KeyOrder) -> None:
         """Read a table from its first row on if what is left of its snapshot does not fit the table any more."""
@@ -270,7 +301,8 @@ class SnapshotCoordinator:
     def _set(self, name: str, snapshot: TableSnapshot) -> None:
         self.tables = {**self.tables, name: snapshot}
 
-    def _forget(self, name: str) -> None:
+    def _forget(self, name: str, why: str) -> None:
+        _log.warning("the snapshot of %s ends: %s", name, why)
         self.requests.drop_table(name)
         self.tables = {other: one for other, one in self.tables.items() if other != name}
 
@@ -343,14 +375,6 @@ class SnapshotCoordinator:
         self._asked_at[name] = time.monotonic()
         _log.info("snapshot of %s: %d rows read; it is consistent from %s on", name, snapshot.rows, high)
         self._set(name, replace(snapshot, state=SnapshotState.CATCHING_UP, high=high, compared_key=None))
-
-
-def _schema_not_reached(name: str) -> SchemaMismatch:
-    return SchemaMismatch(
-        "The table's columns or its key differ from those at the position of the stream.",
-        hint="The job reads the table after the stream has passed the DDL statement, or pauses there.",
-        table=name,
-    )
 
 
 def _refuse_changed(server: Server, step: SnapshotStep) -> None:

@@ -18,6 +18,7 @@ from cdc.mysql.server import Server
 from cdc.run_context import RunContext, SnapshotSettings
 from cdc.snapshot.coordinator import SnapshotCoordinator
 from cdc.snapshot.step_plan import SnapshotStep
+from cdc.snapshot.table_shape import NOT_VISIBLE
 from cdc.state.base import ChannelCounts
 from channels.chunk_reader import SnapshotResult
 from channels.task import Task
@@ -177,7 +178,9 @@ class StepRunner:
         if self._is_idle(found) or found.passed > 1:
             raise SchemaMismatch(
                 f"{error.message} The binlog has no statement of it.",
-                hint="Undo the change, then `cdc resume`. Or `cdc stop` the job, and load the table into an empty "
+                hint=error.hint
+                if error.message == NOT_VISIBLE
+                else "Undo the change, then `cdc resume`. Or `cdc stop` the job, and load the table into an empty "
                 "target with a job of another name.",
                 **error.context,
             ) from error

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from cdc.errors import SchemaMismatch
 from cdc.model.schema import Column, Kind, TableSchema
 from cdc.mysql.catalog import table_schemas
 from cdc.mysql.key_order import KeyOrder, key_order_of
 from cdc.mysql.server import Server
 from cdc.mysql.table_changes import same_labels
 from channels.channel import Channel
+
+NOT_VISIBLE = "The source does not show the table."
 
 
 def is_unchanged(server: Server, schema: TableSchema, order: KeyOrder | None) -> bool:
@@ -49,3 +52,22 @@ def _shape(column: Column) -> tuple[object, ...]:
     if column.kind is Kind.TEXT:  # TEXT of utf16: 32767 characters in the catalog, 65535 bytes in row metadata
         length = -(-length.bit_length() // 8)  # in both cases, a length of 2 bytes
     return (column.name, column.kind, column.arrow, column.charset, length, column.fsp)
+
+
+def schema_not_reached(name: str) -> SchemaMismatch:
+    """Return the error for a table that has other columns than at the position of the stream."""
+    return SchemaMismatch(
+        "The table's columns or its key differ from those at the position of the stream.",
+        hint="The job reads the table after the stream has passed the DDL statement, or pauses there.",
+        table=name,
+    )
+
+
+def not_visible(name: str) -> SchemaMismatch:
+    """Return the error for a table that information_schema does not have: dropped, or hidden from the account."""
+    return SchemaMismatch(
+        NOT_VISIBLE,
+        hint="If the table exists, run GRANT SELECT on it for the user of the job, then `cdc resume NAME`. If it was "
+        "dropped without a statement in the binlog, remove it from the job file with `exclude`.",
+        table=name,
+    )

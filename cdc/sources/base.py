@@ -70,6 +70,8 @@ class ReceiverStatus:
     log: LogProgress | None = None  # of the binlog of a server
     held_s: float = 0.0  # for how long the source holds back changes, such as those of an open transaction of Kafka
     replay: ReplayProgress | None = None  # kept messages of Kafka are being loaded
+    created: frozenset[str] = frozenset()  # tables created by a statement since ``open``: the stream has all their rows
+    removed: frozenset[str] = frozenset()  # tables that an accepted statement has dropped or renamed since ``open``
 
     def has_returned(self, end: Position, asked_at: float) -> bool:
         """Return whether ``get`` has returned every change up to ``end``, where the source ended at ``asked_at``.

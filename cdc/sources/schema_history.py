@@ -25,6 +25,7 @@ from cdc.sources.stored_names import StoredNames
 Name = tuple[str, str]  # database and table
 Connect = Callable[[], Server]
 _LIKE = re.compile(r"\bLIKE\b", re.IGNORECASE)
+_REMOVES = re.compile(r"\b(?:DROP TABLE|DROP DATABASE|RENAME|CONVERT TABLE)\b", re.IGNORECASE)
 
 
 class SchemaHistory:
@@ -45,6 +46,8 @@ class SchemaHistory:
         self._table_filter = table_filter
         self._versions: dict[Name, tuple[TableSchema, ...]] = {}
         self._ended_at: dict[Name, Position] = {}  # where the table was dropped, renamed or created again
+        self.created: frozenset[str] = frozenset()  # see ``ReceiverStatus``
+        self.removed: frozenset[str] = frozenset()
         self._loaded: frozenset[Name] = frozenset()
         self._loaded_lock = threading.Lock()
 
@@ -52,6 +55,22 @@ class SchemaHistory:
         """Start again with the schemas that were saved for the start position."""
         self._versions = {(schema.database, schema.table): (replace(schema, since=None),) for schema in saved}
         self._ended_at = {}
+
+    def begin_run(self) -> None:
+        """Forget which tables statements of an earlier run have created and removed."""
+        self.created = self.removed = frozenset()
+
+    def note_created(self, effect: Effect) -> None:
+        """Record the table of a CREATE TABLE. One with IF NOT EXISTS does not prove that the table is new."""
+        if effect.reason.startswith("CREATE TABLE"):
+            self.removed -= {*effect.tables}
+            self.created |= {*effect.tables} if effect.is_new else frozenset()
+
+    def note_removed(self, effect: Effect, name: Name) -> None:
+        """Record that ``name`` does not exist after an accepted statement, if that can drop or rename tables."""
+        if _REMOVES.search(effect.reason):
+            self.created -= {table_text(*name)}
+            self.removed |= {table_text(*name)}
 
     def add(self, name: Name, schema: TableSchema, since: Position) -> TableSchema:
         """Add a version that is valid from ``since`` on, and return it.

@@ -63,6 +63,7 @@ class DdlHandler:
         effect = self._history.effect(
             statement.sql, statement.database, ansi_quotes=statement.ansi_quotes, mariadb=statement.mariadb
         )
+        self._history.note_created(effect)
         if effect.kind is not EffectKind.WRITES:
             self._plain_writes.clear()  # the statement may have created a trigger or a foreign key
         handler = self._handlers.get(effect.kind)
@@ -182,6 +183,7 @@ class DdlHandler:
             for name in names:
                 if name not in found:
                     self._history.forget_loaded(name)  # dropped or renamed
+                    self._history.note_removed(effect, name)
                 if self._is_current(server, statement, name, found.get(name)):
                     self._history.add(name, found[name], statement.after)
                 else:

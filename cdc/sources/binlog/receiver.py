@@ -143,6 +143,7 @@ class BinlogReceiver:
         """See ``Receiver``."""
         assert isinstance(start, BinlogPosition)
         self.close()
+        self._history.begin_run()
         self._begin(start, schemas, sequence)
 
     def rollback(self, position: Position) -> None:
@@ -220,6 +221,8 @@ class BinlogReceiver:
             disconnects=self._disconnects + reader.disconnects,
             log=self._log_progress(),
             invalid_dates=self._dates + reader.invalid_dates(),
+            created=self._history.created,
+            removed=self._history.removed,
         )
 
     def _log_progress(self) -> LogProgress | None:

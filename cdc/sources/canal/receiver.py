@@ -114,6 +114,7 @@ class CanalReceiver:
         """See ``Receiver``."""
         assert isinstance(start, CanalPosition)
         self.close()
+        self._tables.history.begin_run()
         self._cutter.sequence = sequence
         self._connect(start, schemas)
 
@@ -196,6 +197,8 @@ class CanalReceiver:
             is_connected=fetcher.away is None,
             disconnects=fetcher.disconnects,
             invalid_dates=dates,
+            created=self._tables.history.created,
+            removed=self._tables.history.removed,
         )
 
     def close(self) -> None:

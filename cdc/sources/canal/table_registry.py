@@ -132,6 +132,7 @@ class CanalTables:
 
     def _handle(self, statement: CanalStatement) -> bool:
         effect = self._effect(statement)
+        self.history.note_created(effect)
         if effect.kind is EffectKind.CREATES:
             effect = self.history.creation(effect, statement.sql)
         elif effect.may_rekey and any(self._is_rekeyed(table_of(table)) for table in effect.tables):
@@ -156,6 +157,8 @@ class CanalTables:
         names = {table_of(table) for table in effect.tables}
         self._stale |= names
         for name in names:
+            if effect.kind is EffectKind.TOUCHES and self.history.look_up(name) is None:
+                self.history.note_removed(effect, name)
             if effect.kind is not EffectKind.HARMLESS and not effect.columns_stay:
                 self._note_key(name, statement.after)
             self.history.catalog.pop(name, None)

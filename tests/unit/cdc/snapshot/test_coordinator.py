@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from cdc.errors import SchemaMismatch
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.snapshot import Chunk, SnapshotState, TableSnapshot
+from cdc.model.table_names import table_of, table_text
 from cdc.mysql.connection import Endpoint
 from cdc.mysql.key_order import KeyColumn, KeyOrder
 from cdc.mysql.server import Server
@@ -22,7 +24,7 @@ from cdc.run_context import SnapshotSettings
 from cdc.snapshot.coordinator import SnapshotCoordinator
 from cdc.snapshot.planner import ChunkPlan
 from cdc.snapshot.step_plan import SnapshotStep
-from cdc.snapshot.table_shape import is_unchanged
+from cdc.snapshot.table_shape import NOT_VISIBLE, is_unchanged
 from cdc.sources.base import ReceiverStatus
 from cdc.state.base import ChannelCounts, Checkpoint, CheckpointState
 from channels.channel import Channel
@@ -162,7 +164,9 @@ def test_table_that_is_read_again_after_its_channel_was_removed_loses_orphan_row
     monkeypatch.setattr("cdc.snapshot.coordinator.mapped_tables", lambda *_: names)
     sink = SimpleNamespace(keys=lambda *_: None) if has_keys else SimpleNamespace()
     routes = SimpleNamespace(maps=lambda *_: True)
-    context = cast(Any, SimpleNamespace(routes=routes, sink=sink, runner=None))
+    status = ReceiverStatus(is_at_end=False, created=frozenset(("shop.created", "shop.gone")))
+    receiver = SimpleNamespace(status=lambda: status, note_loaded=lambda tables: None)
+    context = cast(Any, SimpleNamespace(routes=routes, sink=sink, runner=None, receiver=receiver))
     settings = SnapshotSettings(cast(Any, None), cast(Any, None))
     coordinator = SnapshotCoordinator(context, settings, lambda _: None)
     counts = {
@@ -233,4 +237,102 @@ def test_table_of_unknown_columns_waits_and_other_tables_are_read(monkeypatch: p
     coordinator = SnapshotCoordinator(cast(Any, context), cast(Any, None), lambda _: None)
     coordinator.tables = {ORDERS: TableSnapshot()}
     assert coordinator._prepare_table(cast(Server, None), ORDERS, HERE) is None
-    assert coordinator.tables == {ORDERS: TableSnapshot()} and coordinator._mismatches == [ORDERS]
+    assert coordinator.tables == {ORDERS: TableSnapshot()}
+    assert [error.context["table"] for error in coordinator._mismatches] == [ORDERS]
+
+
+class HiddenTables:
+    """A coordinator on a server that shows only the tables ``shown``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shown: list[str] = []
+        self.status = ReceiverStatus(is_at_end=True)
+        self.loaded: list[str] = []
+        self.dropped_requests: list[int] = []
+        self.left_out: set[str] = set()
+        fakes: dict[str, Any] = {
+            "Server": lambda _: nullcontext(),
+            "mapped_tables": lambda *_: [table_of(name) for name in self.shown],
+            "table_schemas": lambda _, names, *__: {
+                name: cast(Any, schema_of)(ORDERS) for name in names if table_text(*name) in self.shown
+            },
+            "key_order_of": lambda *_: SimpleNamespace(columns=("id",), text="`id`"),
+            "order_columns": lambda *_: ("id",),
+        }
+        for name, fake in fakes.items():
+            monkeypatch.setattr(f"cdc.snapshot.coordinator.{name}", fake)
+        routes = SimpleNamespace(maps=lambda *name: table_text(*name) not in self.left_out, leave_out=lambda *_: False)
+        receiver = SimpleNamespace(
+            schema=lambda *_: cast(Any, schema_of)(ORDERS), status=lambda: self.status, note_loaded=self.loaded.extend
+        )
+        store = SimpleNamespace(requests=lambda job: (), drop_requests=self.dropped_requests.extend)
+        self.context = SimpleNamespace(routes=routes, receiver=receiver, store=store, run=SimpleNamespace(job="shop"))
+
+    def coordinator(self, saved: Mapping[str, TableSnapshot], dropped: Sequence[str] = ()) -> SnapshotCoordinator:
+        settings = SnapshotSettings(cast(Any, None), cast(Any, None))
+        found = SnapshotCoordinator(cast(Any, self.context), settings, lambda _: cast(Channel, SimpleNamespace()))
+        found.begin(saved, dropped=dropped)
+        return found
+
+
+@pytest.fixture
+def hidden(monkeypatch: pytest.MonkeyPatch) -> HiddenTables:
+    return HiddenTables(monkeypatch)
+
+
+@pytest.mark.parametrize("snapshot", [READING, TableSnapshot(request=5), replace(READING, where=None)])
+def test_table_that_the_source_does_not_show_keeps_its_snapshot(hidden: HiddenTables, snapshot: TableSnapshot) -> None:
+    """REVOKE hides it, and so does DROP TABLE before the RENAME TABLE of drop_swap. Its open chunks are not read."""
+    coordinator = hidden.coordinator({ORDERS: snapshot})
+    assert coordinator._prepare_table(cast(Server, None), ORDERS, HERE) is None
+    (error,) = coordinator._mismatches
+    assert error.message == NOT_VISIBLE and "GRANT SELECT" in error.hint and error.context["table"] == ORDERS
+    assert hidden.loaded == [ORDERS], "a DROP TABLE IF EXISTS ends the snapshot"
+    assert coordinator.advance(HERE, [ORDERS], at_end=False) == {ORDERS: snapshot}
+    assert coordinator.is_due and not hidden.dropped_requests
+    hidden.shown = [ORDERS]
+    again = hidden.coordinator(coordinator.tables)
+    assert again.tables == {ORDERS: snapshot} and again.is_due
+    if snapshot.state is SnapshotState.READING and snapshot.where is None:
+        found = again._prepare_table(cast(Server, None), ORDERS, HERE)
+        assert found is not None and found[3] == snapshot
+
+
+def test_table_that_was_dropped_in_the_stream_waits_for_its_rename(hidden: HiddenTables) -> None:
+    coordinator = hidden.coordinator({ORDERS: READING}, dropped=[ORDERS])
+    assert coordinator.is_due
+    assert coordinator._prepare_table(cast(Server, None), ORDERS, HERE) is None
+    assert coordinator.tables == {ORDERS: READING} and not coordinator._mismatches
+    assert not coordinator.is_due, "the server is not asked again and again"
+
+
+def test_table_whose_drop_the_user_accepted_has_no_snapshot(hidden: HiddenTables) -> None:
+    hidden.status = ReceiverStatus(is_at_end=True, removed=frozenset((ORDERS,)))
+    coordinator = hidden.coordinator({ORDERS: READING})
+    assert coordinator._prepare_table(cast(Server, None), ORDERS, HERE) is None
+    assert coordinator.tables == {} and not coordinator._mismatches
+    assert coordinator.advance(HERE, [ORDERS], at_end=False) == {}, "its channel still exists"
+
+
+def test_table_that_is_omitted_meanwhile_has_no_snapshot(hidden: HiddenTables) -> None:
+    coordinator = hidden.coordinator({ORDERS: READING})
+    hidden.left_out.add(ORDERS)
+    coordinator._keep_hidden(ORDERS)
+    assert coordinator.tables == {} and not coordinator._mismatches
+    assert coordinator.advance(HERE, [ORDERS], at_end=False) == {}
+
+
+def test_table_with_rows_and_without_a_seen_creation_is_loaded(hidden: HiddenTables) -> None:
+    """The account had no privilege on shop.orders at the start, and row events need none."""
+    hidden.shown = ["shop.customers"]
+    hidden.status = ReceiverStatus(is_at_end=True, created=frozenset(("shop.created",)))
+    coordinator = hidden.coordinator({})
+    assert hidden.loaded == ["shop.customers"]
+    found = coordinator.advance(HERE, ["shop.customers", ORDERS, "shop.created"], at_end=False)
+    assert {name: one.state for name, one in found.items()} == {
+        "shop.customers": SnapshotState.WAITING,
+        ORDERS: SnapshotState.WAITING,
+        "shop.created": SnapshotState.CONSISTENT,
+    }
+    hidden.shown.append(ORDERS)
+    assert hidden.coordinator(found).tables[ORDERS].is_due

@@ -13,6 +13,7 @@ from cdc.errors import SchemaMismatch
 from cdc.model.position import BinlogPosition, Position
 from cdc.run_context import SnapshotSettings
 from cdc.snapshot.step import MISMATCH_S, StepRunner
+from cdc.snapshot.table_shape import NOT_VISIBLE
 from cdc.sources.base import ReceiverStatus
 
 
@@ -129,3 +130,17 @@ def test_snapshot_after_a_failover_waits_for_the_end_of_the_other_server(monkeyp
     world.read_to += 1
     with pytest.raises(SchemaMismatch, match="no statement of it"):
         world.step(500)
+
+
+def test_snapshot_of_a_hidden_table_pauses_with_the_grant_as_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, is_at_end=True)
+    monkeypatch.setattr(world, "plan", lambda *_: refuse())
+
+    def refuse() -> None:
+        raise SchemaMismatch(NOT_VISIBLE, hint="GRANT SELECT", table="shop.orders")
+
+    world.step(500)
+    world.read_to = world.end
+    with pytest.raises(SchemaMismatch, match="does not show the table") as caught:
+        world.step(500, MISMATCH_S + 1)
+    assert caught.value.hint == "GRANT SELECT"

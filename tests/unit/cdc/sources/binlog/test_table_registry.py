@@ -87,12 +87,26 @@ def test_registry_after_drop_and_create_returns_the_new_columns(today, create):
     ddl.handle(Statement("shop", "DROP TABLE t", at(100), at(200), 0, False, False))
     assert known.history.current(("shop", "t")) is None
     assert known.history.at(at(150)) and not known.history.at(at(200)), "after the DROP the table is not known"
+    assert known.history.removed == {"shop.t"} and not known.history.created
     today["shop", "t"] = table("id", "gross", "net")
     sql = f"{create} (id INT PRIMARY KEY, gross INT, net INT)"
     ddl.handle(Statement("shop", sql, at(210), at(300), 0, False, False))
+    is_new = "IF NOT" not in create  # with IF NOT EXISTS, the table can have rows that this account could not see
+    assert known.history.created == ({"shop.t"} if is_new else set()) and not known.history.removed
+    known.history.begin_run()
+    assert not known.history.created
     rows = TableMap("shop", "t", 0, tuple(MappedColumn(3, 0, True, unsigned=False) for _ in range(3)), None, False)
     assert [column.name for column in known.schema(rows).columns] == ["id", "gross", "net"]
     assert [[column.name for column in each.columns] for each in known.history.at(at(300))] == [["id", "gross", "net"]]
+
+
+def test_registry_hidden_table_after_an_accepted_alter_is_not_removed(today):
+    """The server shows no table without a privilege."""
+    known, ddl = known_tables(today)
+    known.begin((table("id", "net"),))
+    known.rules.progress = SimpleNamespace(position=at(300), inside_xa=False, is_ahead=False)
+    ddl.handle(Statement("shop", "ALTER TABLE t MODIFY net BIGINT", at(100), at(200), 0, False, False))
+    assert not known.history.removed
 
 
 def test_registry_begin_accepts_schemas_of_another_server(today):

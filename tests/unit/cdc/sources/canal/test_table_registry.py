@@ -55,6 +55,20 @@ def test_name_in_double_quotes_pauses_the_job(mariadb):
     assert not tables_of(mariadb).on_statement(replace(STATEMENT, sql='ALTER TABLE orders COMMENT "x"'))
 
 
+def test_created_and_removed_tables_are_recorded(monkeypatch):
+    """A table is new only after a CREATE TABLE without IF NOT EXISTS."""
+    server = SimpleNamespace(folds_case=False, mariadb=False, ask=lambda *words: [])
+    options = ResumeOptions(acknowledged={STATEMENT.before: True})
+    tables = CanalTables(Routes([Mapping("shop.*", "ods.*")]), lambda: nullcontext(server), options)
+    monkeypatch.setattr("cdc.sources.canal.table_registry.mapped_tables", lambda *_: [])
+    for module in ("canal.table_registry", "schema_history"):
+        monkeypatch.setattr(f"cdc.sources.{module}.table_schemas", lambda *_: {})
+    tables.begin(CanalPosition("b.000001", 4), ())
+    for sql in ("CREATE TABLE orders (a INT)", "CREATE TABLE IF NOT EXISTS items (a INT)", "DROP TABLE old"):
+        tables.on_statement(replace(STATEMENT, sql=sql))
+    assert (tables.history.created, tables.history.removed) == ({"shop.orders"}, {"shop.old"})
+
+
 @pytest.mark.parametrize("has_server", [True, False])
 def test_new_key_is_in_the_checkpoints_before_the_next_rows(monkeypatch, has_server):
     columns = (Column("a", Kind.INT, "int", nullable=False), Column("b", Kind.INT, "int", nullable=False))
