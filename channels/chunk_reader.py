@@ -80,6 +80,7 @@ class ChunkOutcome:
     ended: bool
     rows: int
     bytes: int
+    seconds: float = 0.0  # of reading it
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def _load(endpoint: Endpoint, table: TableRead, chunk: Chunk) -> PartitionLoad:
 
 def _outcome(read: ChunkRead, one: PartitionOutcome) -> ChunkOutcome:
     above = None if one.position is None else tuple(one.position)
-    return ChunkOutcome(read.table, read.chunk.number, above, one.is_complete, one.rows, one.bytes)
+    return ChunkOutcome(read.table, read.chunk.number, above, one.is_complete, one.rows, one.bytes, one.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class ChunkReader:
         # a table without an index has no order in which a later step could continue, so read it to its end
         may_stop = is_over if table.order.columns else _never
         with Select(self.endpoint, sql, bounds, table.columns) as select:
-            for rows in select.rows(may_stop):
+            for rows in select.rows(may_stop, needs_row=self.chunk.is_slow):
                 _refuse_null_keys(table, rows.batch)
                 position = _last_key(table, rows)
                 yield PartitionBatch(stamped(rows.batch, table), position, rows.size)

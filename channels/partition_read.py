@@ -92,6 +92,7 @@ class PartitionOutcome:
     is_complete: bool
     rows: int
     bytes: int
+    seconds: float = 0.0  # of reading it
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ class _ShareReader:
         return now - self.began >= budget.seconds or self.rows >= budget.rows or self.bytes >= budget.bytes
 
     def _batches(self, number: int, reader: PartitionReader) -> Iterator[tuple[int, pa.RecordBatch]]:
-        outcome = PartitionOutcome(number, reader.start, False, 0, 0)
+        outcome, began = PartitionOutcome(number, reader.start, False, 0, 0), time.monotonic()
         self.progress.append(outcome)
         for batch in reader.batches(self.is_over):
             row_count = batch.rows.num_rows if batch.rows is not None else 0
@@ -184,6 +185,7 @@ class _ShareReader:
                 self.began = self.began or time.monotonic()
                 yield batch.table, batch.rows
                 self._throttle()
+        self.progress[-1] = replace(outcome, seconds=time.monotonic() - began)
 
     def _throttle(self) -> None:
         budget = self.budget

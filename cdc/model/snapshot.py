@@ -28,6 +28,7 @@ class Chunk:
     above: Bound | None
     upto: Bound | None
     estimated_rows: int = 0
+    is_slow: bool = False  # a whole step found no row of it: it is split, or read up to its first row without a limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ class Select:
     def __init__(self, endpoint: Endpoint, sql: str, bounds: Sequence[str], columns: Sequence[Column]) -> None:
         """Run ``sql`` with the parameters ``bounds``. ``columns`` are those of ``sql``, in order.
 
-        Raises: SourceUnavailable; SchemaMismatch - the table differs from ``columns``.
+        Raises: SourceUnavailable; SchemaMismatch - the table was changed.
         """
         self.ended = False  # whether all rows were returned
         self._endpoint = endpoint
@@ -120,13 +120,13 @@ class Select:
         self._data = np.zeros(_BUFFER_BYTES + SLACK_BYTES, np.uint8)
         self._end = 0
         self._state = np.zeros(result_rows.STATE_SIZE, np.int64)
+        self._makers: list[Make] = []  # of the columns, after the head of the result was read
         try:
             configure_session(self._connection)
             with self._connection.cursor() as cursor:
                 cursor.execute("SET SESSION character_set_results = NULL")  # send text in its own charset
             statement = self._prepare(sql, len(bounds))
             self._execute(statement, bounds)
-            self._makers = self._read_head()
         except (pymysql.err.MySQLError, OSError) as error:
             self.close()
             raise self._translated(error) from error
@@ -149,11 +149,19 @@ class Select:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def rows(self, is_over: Callable[[], bool] = lambda: False) -> Iterator[ResultRows]:
+    def rows(self, is_over: Callable[[], bool] = lambda: False, *, needs_row: bool = False) -> Iterator[ResultRows]:
         """Yield all rows in order, or until ``is_over`` returns True, which is checked after each read.
 
-        Raises: SourceUnavailable, SchemaMismatch, DecodeError.
+        ``needs_row``: continue until the first row in any case.
+        Raises: SourceUnavailable; SchemaMismatch - the table differs from ``columns``; DecodeError.
         """
+        if not self._makers:
+            self._receive(
+                _never if needs_row else is_over
+            )  # a server sends the head with 16 KiB of rows, or at the end
+            if not self._end:
+                return
+            self._makers = self._read_head()
         count, first, whole_until = 0, int(self._state[AT]), 0
         while True:
             count, ended = result_rows.find_rows(
@@ -166,7 +174,7 @@ class Select:
                 if ended == result_rows.ENDED:
                     self.ended = True
                     return
-                count, first = 0, self._move()
+                count, first, needs_row = 0, self._move(), False
             elif ended == result_rows.LARGE:
                 if count:  # the caller must get the rows before the buffer is changed
                     yield self._made(count, int(self._state[AT]) - first)
@@ -179,13 +187,14 @@ class Select:
                         yield self._made(count, int(self._state[AT]) - first)
                         count = 0
                     first = self._move()
-                self._receive(is_over)
+                needs_row = needs_row and not count
+                self._receive(_never if needs_row else is_over)
             elif ended == result_rows.REFUSED:
                 at = int(self._state[AT])
                 raise self._refused(bytes(self._data[at + 4 : self._end]))
             else:
                 raise self._garbled()
-            if is_over() and not whole_until:
+            if not (needs_row or whole_until) and is_over():
                 if count:
                     yield self._made(count, int(self._state[AT]) - first)
                 return
@@ -216,10 +225,13 @@ class Select:
         first = self._packet()
         if first[:1] == b"\xff":
             raise self._refused(first)
-        count = first[0]
-        if first[0] > 0xFA:  # 0xFC: two bytes follow
-            count = int.from_bytes(first[1:3], "little")
-        results = [_result_column(self._packet()) for _ in range(count)]
+        try:
+            count = first[0]
+            if first[0] > 0xFA:  # 0xFC: two bytes follow
+                count = int.from_bytes(first[1:3], "little")
+            results = [_result_column(self._packet()) for _ in range(count)]
+        except (IndexError, struct.error, OverflowError) as error:
+            raise self._garbled() from error
         self._packet()
         if count != len(self._columns):
             raise self._garbled()
@@ -355,6 +367,10 @@ class Select:
             server=self._endpoint,
             table=self._table,
         )
+
+
+def _never() -> bool:
+    return False
 
 
 def _length_coded(value: bytes) -> bytes:

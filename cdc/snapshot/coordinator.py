@@ -29,7 +29,14 @@ from cdc.snapshot.orphan_rows import OrphanSearch
 from cdc.snapshot.planner import Chunker
 from cdc.snapshot.requests import LoadRequests
 from cdc.snapshot.row_count import StepCounts, check_rows_read, lacks_rows
-from cdc.snapshot.step_plan import PlannedChunks, SnapshotStep, orphan_step, table_read, with_outcomes
+from cdc.snapshot.step_plan import (
+    PlannedChunks,
+    SnapshotStep,
+    orphan_step,
+    split_slow_chunks,
+    table_read,
+    with_outcomes,
+)
 from cdc.snapshot.table_shape import is_unchanged, not_visible, order_columns, same_columns, schema_not_reached
 from channels.channel import Channel
 from channels.chunk_reader import SnapshotResult
@@ -236,6 +243,9 @@ class SnapshotCoordinator:
         snapshot = self.tables[name]
         if snapshot.state is SnapshotState.WAITING:
             snapshot = self._plan_chunks(server, name, today, order, position)
+        elif any(chunk.is_slow for chunk in snapshot.open):
+            snapshot = split_slow_chunks(Chunker(server, order), snapshot)
+            self._set(name, snapshot)
         return today, channel, order, snapshot
 
     def _keep_hidden(self, name: str) -> None:
@@ -324,7 +334,7 @@ class SnapshotCoordinator:
                 self._set(name, replace(self.tables[name], counted_rows=counted))
             for number, name in enumerate(step.tables):
                 outcomes = [one for one in outcome.chunks if one.table == number]
-                self._set(name, with_outcomes(self.tables[name], outcomes, seconds))
+                self._set(name, with_outcomes(self.tables[name], outcomes, seconds, self._settings.step_s))
                 if not self.tables[name].open:
                     self._end_table(name, server, step.read_request.tables[number].order)
         return self.tables

@@ -24,6 +24,7 @@ CHUNK_BYTES = 128 << 20
 MOST_CHUNKS = 400  # every checkpoint saves the open chunks; larger tables get larger chunks
 _PARTS = (0.5, 0.25, 0.75, 0.1, 0.9, 0.02, 0.98)  # split points to try, as fractions of the range
 _EVEN = 5  # a split is even enough if the smaller half has more than 1/5 of the rows
+_SPLITS = 3  # how often a chunk that is too slow is halved
 _USUAL = string.printable[:95]  # characters of most text keys
 
 
@@ -85,6 +86,28 @@ class Chunker:
         if whole or any(column.is_approximate for column in self._order.columns):
             chunks[-1] = replace(chunks[-1], upto=None)
         return ChunkPlan(tuple(chunks), sum(chunk.estimated_rows for chunk in chunks))
+
+    def split(self, chunk: Chunk, number: int) -> tuple[Chunk, ...]:
+        """Return at most 8 parts of ``chunk`` with the same rows; only ``chunk`` if it cannot be split.
+
+        The first part has the number of ``chunk``, the others ``number`` and the numbers after it.
+        """
+        low, high = self._key(chunk), self._key(chunk, last=True)
+        if low is None or high is None:
+            return (chunk,)
+        ranges = [_Range(chunk.above, low, high, self._estimate(chunk))]
+        for _ in range(_SPLITS):
+            ranges = [part for each in ranges for part in self._halves(each) or (each,)]
+        if len(ranges) == 1:
+            return (chunk,)
+        share = chunk.estimated_rows / sum(each.rows for each in ranges)
+        parts = [
+            Chunk(
+                number + index - 1 if index else chunk.number, each.above, each.high, max(1, round(each.rows * share))
+            )
+            for index, each in enumerate(ranges)
+        ]
+        return (*parts[:-1], replace(parts[-1], upto=chunk.upto))
 
     def _split(self, whole: _Range, row_bytes: int) -> list[_Range]:
         least = whole.rows // MOST_CHUNKS

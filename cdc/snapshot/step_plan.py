@@ -15,6 +15,7 @@ from cdc.mysql.key_order import KeyOrder, key_order_of
 from cdc.mysql.server import Server
 from cdc.run_context import RunContext, SnapshotSettings
 from cdc.snapshot.orphan_rows import PAGE_KEYS, OrphanSearch, delete_task, find_orphan_rows, key_columns
+from cdc.snapshot.planner import Chunker
 from channels.channel import Channel
 from channels.chunk_reader import ChunkOutcome, ChunkRead, TableRead
 from channels.chunk_task import ChunkReadRequest
@@ -146,8 +147,13 @@ def orphan_step(
     return SnapshotStep((name,), (schema,), None, delete_orphans, search)
 
 
-def with_outcomes(snapshot: TableSnapshot, outcomes: Sequence[ChunkOutcome], seconds: float) -> TableSnapshot:
-    """Return the state of a table after a step of ``seconds`` that read ``outcomes``: its open chunks and counts."""
+def with_outcomes(
+    snapshot: TableSnapshot, outcomes: Sequence[ChunkOutcome], seconds: float, step_s: float
+) -> TableSnapshot:
+    """Return the state of a table after a step of ``seconds`` that read ``outcomes``: its open chunks and counts.
+
+    ``step_s``: a chunk that was read for so long and gave no row is slow. As it is, each step would begin it again.
+    """
     outcome_by_chunk = {one.chunk: one for one in outcomes}
     left: list[Chunk] = []
     for chunk in snapshot.open:
@@ -155,7 +161,8 @@ def with_outcomes(snapshot: TableSnapshot, outcomes: Sequence[ChunkOutcome], sec
         if one is None:
             left.append(chunk)
         elif not one.ended:
-            left.append(replace(chunk, above=one.above, estimated_rows=max(1, chunk.estimated_rows - one.rows)))
+            estimated_rows, is_slow = max(1, chunk.estimated_rows - one.rows), not one.rows and one.seconds >= step_s
+            left.append(replace(chunk, above=one.above, estimated_rows=estimated_rows, is_slow=is_slow))
     return replace(
         snapshot,
         open=tuple(left),
@@ -164,3 +171,14 @@ def with_outcomes(snapshot: TableSnapshot, outcomes: Sequence[ChunkOutcome], sec
         bytes=snapshot.bytes + sum(one.bytes for one in outcome_by_chunk.values()),
         seconds=snapshot.seconds + seconds,
     )
+
+
+def split_slow_chunks(chunker: Chunker, snapshot: TableSnapshot) -> TableSnapshot:
+    """Return the state of a table with its slow chunks split. One that cannot be split stays slow."""
+    chunks: list[Chunk] = []
+    number = snapshot.chunks
+    for chunk in snapshot.open:
+        parts = chunker.split(chunk, number) if chunk.is_slow else (chunk,)
+        number += len(parts) - 1
+        chunks += parts
+    return replace(snapshot, open=tuple(chunks), chunks=number)

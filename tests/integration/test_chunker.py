@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cdc.model.snapshot import Chunk
 from cdc.mysql.catalog import table_schemas
 from cdc.mysql.connection import Endpoint, Tls
 from cdc.mysql.key_order import key_order_of
@@ -95,6 +96,19 @@ def _check(server, database, columns, values, *, splits=True):
         assert len(plan.chunks) >= 5
         assert max(map(len, parts)) <= 2500
     assert sum(chunk.estimated_rows for chunk in plan.chunks) == plan.estimated_rows > count / 4
+    _check_split(server, schema, order, plan, splits=splits)
+
+
+def _check_split(server, schema, order, plan, *, splits):
+    """Check that the parts of a slow chunk have its rows once."""
+    chunk = Chunk(7, None, plan.chunks[-1].upto, ROWS)
+    with Server(_endpoint(server)) as asked:
+        configure_session(asked.connection)
+        parts = Chunker(asked, order).split(chunk, 1000)
+    assert len(parts) > (3 if splits else 0)
+    assert [part.number for part in parts] == [chunk.number, *range(1000, 999 + len(parts))]
+    rows = [row for part in parts for row in _read(server, schema, order, part)]
+    assert rows == _read(server, schema, order, chunk)
 
 
 @pytest.mark.parametrize("kind", KEYS)
@@ -105,6 +119,19 @@ def test_chunks_of_mysql_contain_every_row_once(mysql, database, kind):
 @pytest.mark.parametrize("kind", [*KEYS, *MARIADB])
 def test_chunks_of_mariadb_contain_every_row_once(mariadb, mariadb_database, kind):
     _check(mariadb, mariadb_database, *{**KEYS, **MARIADB}[kind], splits=kind not in ("time", *MARIADB))
+
+
+def test_slow_chunk_is_read_up_to_its_first_row(mysql, database):
+    """One that cannot be split, and whose WHERE has few matches: its step is over, and the next one would repeat it."""
+    _create_table(mysql, database, "id INT PRIMARY KEY", "i", rows=60)
+    schema, order, plan = _plan(mysql, database)
+    tail, bounds = order.tail(plan.chunks[0], "SLEEP(0.05) = 1 OR id IN (40, 60)")
+    sql = "SELECT " + ", ".join(selected(column) for column in schema.columns) + tail
+    for needs_row, expected in ((False, []), (True, [{"id": 40}, {"id": 60}])):
+        with Select(_endpoint(mysql), sql, bounds, schema.columns) as select:
+            found = [row for rows in select.rows(lambda: True, needs_row=needs_row) for row in rows.batch.to_pylist()]
+        assert found == expected
+        assert select.ended == needs_row
 
 
 def test_chunks_empty_table_has_none_and_tiny_table_has_one(mysql, database):
