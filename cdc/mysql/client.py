@@ -31,6 +31,7 @@ UNSAFE_LOGIN = 2061  # CR_AUTH_PLUGIN_ERR: this client stopped the login
 TOO_LARGE = CR.CR_OUT_OF_MEMORY
 MALFORMED = CR.CR_MALFORMED_PACKET
 TOO_SLOW = 2013  # CR_SERVER_LOST
+SILENT = "the server does not answer in time"
 _FULL_PACKET = 0xFFFFFF
 _READ_BYTES = 256 << 10  # per read, so that no memory is allocated for bytes that have not arrived
 _COLUMNS_MOST = 4096  # of a table and of a result, in MySQL and MariaDB
@@ -153,7 +154,7 @@ class GuardedConnection(_Connection):  # type: ignore[misc]
                 missing -= len(piece)
         except TimeoutError:
             self._force_close()
-            raise err.OperationalError(TOO_SLOW, "the server does not answer in time") from None
+            raise err.OperationalError(TOO_SLOW, SILENT) from None
         except OSError as error:
             self._force_close()
             raise err.OperationalError(TOO_SLOW, f"the connection broke ({error})") from error

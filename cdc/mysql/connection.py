@@ -16,7 +16,7 @@ import pymysql
 
 from cdc.errors import GAP_SNAPSHOT_HINT, PositionLost, ReaderConflict, ServerMismatch, SourceError, SourceUnavailable
 from cdc.model.position import BinlogPosition
-from cdc.mysql.client import MALFORMED, TOO_LARGE, UNSAFE_LOGIN, GuardedConnection, Limits, shown
+from cdc.mysql.client import MALFORMED, SILENT, TOO_LARGE, UNSAFE_LOGIN, GuardedConnection, Limits, shown
 
 CONNECT_TIMEOUT_S = 10.0
 QUERY_TIMEOUT_S = 60.0  # a busy server answers queries about itself within this time; else it counts as unavailable
@@ -264,11 +264,10 @@ def translated(error: Exception, endpoint: Endpoint, position: BinlogPosition | 
             hint="Check the mode and `ca` of `source.tls`, the name in `source.host`, and that the server offers TLS.",
             **where,
         )
-    return SourceUnavailable(
-        f"The server cannot be reached: {text}.",
-        hint="Check that it runs and that `source.host` and `source.port` are right.",
-        **where,
-    )
+    hint = "Check that it runs and that `source.host` and `source.port` are right."
+    if text == SILENT:
+        hint += " If it runs, look for a lock on a table that the job reads (SHOW PROCESSLIST)."
+    return SourceUnavailable(f"The server cannot be reached: {text}.", hint=hint, **where)
 
 
 def code_and_text(error: Exception) -> tuple[int, str]:

@@ -57,7 +57,7 @@ _SESSION = (
 
 def check_condition(server: Server, table: Name, condition: str) -> None:
     """Raise ConfigError if the server refuses ``condition`` for ``table``. Raises: SourceUnavailable."""
-    configure_session(server.connection)
+    configure_session(server)
     try:
         with server.connection.cursor() as cursor:
             cursor.execute(f"EXPLAIN SELECT 1 FROM {quoted(table)} WHERE ({condition})")
@@ -81,8 +81,18 @@ def lacks_columns(server: Server, table: Name, condition: str) -> bool:
     return False
 
 
-def configure_session(connection: pymysql.connections.Connection[Any]) -> None:
-    """Set session variables, so that values and comparisons do not depend on the server's settings."""
+def configure_session(server: Server) -> None:
+    """Set session variables, so that values and comparisons do not depend on the server's settings.
+
+    Raises: SourceUnavailable.
+    """
+    try:
+        _configure(server.connection)
+    except (pymysql.err.MySQLError, OSError) as error:
+        raise translated(error, server.endpoint) from error
+
+
+def _configure(connection: pymysql.connections.Connection[Any]) -> None:
     with connection.cursor() as cursor:
         for statement in _SESSION:
             cursor.execute(statement)
@@ -122,7 +132,7 @@ class Select:
         self._state = np.zeros(result_rows.STATE_SIZE, np.int64)
         self._makers: list[Make] = []  # of the columns, after the head of the result was read
         try:
-            configure_session(self._connection)
+            _configure(self._connection)
             with self._connection.cursor() as cursor:
                 cursor.execute("SET SESSION character_set_results = NULL")  # send text in its own charset
             statement = self._prepare(sql, len(bounds))

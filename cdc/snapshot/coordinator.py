@@ -179,7 +179,7 @@ class SnapshotCoordinator:
                 _log.info("the snapshot waits: queries do not see all transactions yet that the stream has delivered")
                 return None
             self._planned_on = server.identity
-            configure_session(server.connection)
+            configure_session(server)
             return self._plan_step(server, position, sequence, checkpoint)
 
     def _plan_step(self, server: Server, position: Position, sequence: int, checkpoint: int) -> SnapshotStep | None:

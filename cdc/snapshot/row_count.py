@@ -94,7 +94,7 @@ class StepCounts:
     ) -> None:
         try:
             with Server(endpoint) as server:
-                configure_session(server.connection)
+                configure_session(server)
                 for name, (order, snapshot) in tables:
                     if (left_s := deadline - time.monotonic()) <= 0:
                         break

@@ -123,7 +123,7 @@ class VerifySession:
             if self.run is None or not is_visible(server, position):
                 return None
             self._planned_on = server.identity
-            configure_session(server.connection)
+            configure_session(server)
             if self.run.began_at is None and not self._begin_tables(server):
                 return None
             due: list[Candidates] = []

@@ -68,7 +68,7 @@ def _create_table(server, database, columns, values, rows=ROWS):
 def _plan(server, database, **options):
     endpoint = _endpoint(server)
     with Server(endpoint) as asked:
-        configure_session(asked.connection)
+        configure_session(asked)
         schema = table_schemas(asked, [(database, "t")])[database, "t"]
         order = key_order_of(asked, schema, schema.key)
         plan = Chunker(asked, order, chunk_rows=500, **options.pop("chunker", {})).plan(**options)
@@ -103,7 +103,7 @@ def _check_split(server, schema, order, plan, *, splits):
     """Check that the parts of a slow chunk have its rows once."""
     chunk = Chunk(7, None, plan.chunks[-1].upto, ROWS)
     with Server(_endpoint(server)) as asked:
-        configure_session(asked.connection)
+        configure_session(asked)
         parts = Chunker(asked, order).split(chunk, 1000)
     assert len(parts) > (3 if splits else 0)
     assert [part.number for part in parts] == [chunk.number, *range(1000, 999 + len(parts))]

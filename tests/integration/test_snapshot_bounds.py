@@ -191,7 +191,7 @@ def _check(server, database, keys):
     draw = random.Random(seed_of())
     with Server(_endpoint(server)) as asked:
         tables = _tables(server, database, keys, draw)
-        configure_session(asked.connection)
+        configure_session(asked)
         schemas = table_schemas(asked, [(database, name) for name in tables])
         wrong = []
         for name, kind in tables.items():
@@ -265,7 +265,7 @@ def test_snapshot_last_float_key_is_read(mysql, database):
         f"INSERT INTO `{database}`.t VALUES (-1.0), (-1.6476751705369035e-15)",
     )
     with Server(_endpoint(mysql)) as asked:
-        configure_session(asked.connection)
+        configure_session(asked)
         schema = table_schemas(asked, [(database, "t")])[database, "t"]
         order = key_order_of(asked, schema, schema.key)
         chunks = Chunker(asked, order).plan().chunks

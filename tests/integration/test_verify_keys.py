@@ -56,7 +56,7 @@ def test_compare_finds_exactly_the_rows_that_differ(kind: str, keys: Any, sink: 
             server.execute(
                 f"ALTER TABLE `{database}`.{name} ADD v INT DEFAULT 7, ADD r INT NOT NULL AUTO_INCREMENT UNIQUE"
             )
-        configure_session(asked.connection)
+        configure_session(asked)
         schemas = table_schemas(asked, [(database, name) for name in tables])
         for number, (name, type_) in enumerate(tables.items(), 1):
             schema = schemas[database, name]

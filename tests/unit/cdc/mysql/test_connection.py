@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
+import pymysql
 import pytest
 
-from cdc.errors import PositionLost, ServerMismatch
+from cdc.errors import PositionLost, ServerMismatch, SourceUnavailable
 from cdc.mysql.connection import Endpoint, ServerError, translated
+from cdc.mysql.query_stream import check_condition, configure_session
+from cdc.mysql.server import Server
 
 
 @pytest.mark.parametrize(
@@ -38,3 +44,25 @@ def test_translated_server_mismatch_hint_accepts_server_then_loads(text):
     error = translated(ServerError(1236, "HY000", text), Endpoint("db"))
     assert isinstance(error, ServerMismatch)
     assert "`cdc resume NAME --accept-server`, then `cdc snapshot` for the job's tables." in error.hint
+
+
+def test_configure_session_reports_a_lost_connection_as_unavailable():
+    """The server restarts between the login and the first statement."""
+
+    class Lost:
+        def cursor(self):
+            return self
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def execute(self, *_):
+            raise pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query")
+
+    server = cast(Server, SimpleNamespace(connection=Lost(), endpoint=Endpoint("db.example")))
+    for call in (lambda: configure_session(server), lambda: check_condition(server, ("shop", "orders"), "id > 5")):
+        with pytest.raises(SourceUnavailable, match=r"Lost connection .*db\.example:3306"):
+            call()
