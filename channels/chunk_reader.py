@@ -156,19 +156,26 @@ def _last_key(table: TableRead, rows: ResultRows) -> Bound | None:
     bound = []
     for column in table.order.columns:
         number = names.index(column.column.name.casefold())
-        bound.append(column.text_of(rows.batch.column(number)[last], rows.raw(number, last)))
+        value = rows.batch.column(number)[last]
+        if not value.is_valid:  # a bound of NULL would exclude all other rows of the chunk
+            raise _invalid_key(table, column.column.name)
+        bound.append(column.text_of(value, rows.raw(number, last)))
     return tuple(bound)
 
 
 def _refuse_null_keys(table: TableRead, batch: pa.RecordBatch) -> None:
     for column in table.columns:
         if column.name in table.key and batch.column(column.name).null_count:
-            raise DecodeError(
-                "A zero or invalid date in a key column cannot be stored in the target.",
-                hint="Correct these rows in the source, or choose a key without this column.",
-                table=table.order.table,
-                column=column.name,
-            )
+            raise _invalid_key(table, column.name)
+
+
+def _invalid_key(table: TableRead, column: str) -> DecodeError:
+    return DecodeError(
+        "A zero or invalid date in a key column cannot be stored in the target.",
+        hint="Correct these rows in the source, or choose a key without this column.",
+        table=table.order.table,
+        column=column,
+    )
 
 
 def stamped(batch: pa.RecordBatch, table: TableRead) -> pa.RecordBatch:

@@ -84,6 +84,12 @@ class KeyColumn:
             return f"CAST({self.name} + 0e0 AS CHAR)"
         return f"CAST({self.name} AS CHAR)"
 
+    @property
+    def returns(self) -> str:
+        """A SQL condition: the column's value as ``sql_literal`` is the same value again as ``bound``."""
+        bound = self.bound.replace(MARK, self.sql_literal)
+        return f"{bound} IS NOT NULL" if self.is_approximate else f"{self.name} <=> {bound}"
+
     def text_of(self, value: pa.Scalar, raw: bytes) -> str:
         """Return the text of a bound for a value that was read: ``raw`` from the server, ``value`` decoded."""
         kind = self.column.kind

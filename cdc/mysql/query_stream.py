@@ -49,7 +49,8 @@ _CHANGED = {
     1347,
 }  # tables, columns or indexes that were dropped or altered
 _SESSION = (
-    "SET SESSION sql_mode = '', time_zone = '+00:00'",
+    # an invalid date in a key is then a bound like any other, else it is NULL, and a range with it has no rows
+    "SET SESSION sql_mode = 'ALLOW_INVALID_DATES', time_zone = '+00:00'",
     f"SET SESSION net_write_timeout = {NET_WRITE_TIMEOUT_S}",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )

@@ -14,6 +14,7 @@ from typing import Any
 
 import pymysql
 
+from cdc.errors import DecodeError
 from cdc.model.snapshot import Bound, Chunk
 from cdc.mysql.connection import translated
 from cdc.mysql.key_order import MARK, KeyColumn, KeyOrder
@@ -182,11 +183,27 @@ class Chunker:
         return "".join(each[i] for (i,) in found)
 
     def _key(self, chunk: Chunk | None, *, last: bool = False) -> Bound | None:
-        """Return the first or the last key of a chunk; None if it is empty."""
-        literals = ", ".join(column.sql_literal for column in self._order.columns)
+        """Return the first or the last key of a chunk; None if it is empty. Raises: DecodeError - it cannot be a bound.
+
+        A bound that the server converts to NULL or to another value would exclude rows without an error.
+        """
+        columns = self._order.columns
+        literals = ", ".join(column.sql_literal for column in columns)
+        is_bound = " AND ".join(f"({column.returns})" for column in columns)
         tail, bounds = self._order.tail(chunk or Chunk(0, None, None), descending=last)
-        rows = self._rows(f"SELECT {literals}{tail} LIMIT 1", bounds)
-        return tuple(_text(value) for value in rows[0]) if rows else None
+        rows = self._rows(f"SELECT {literals}, {is_bound}{tail} LIMIT 1", bounds)
+        if not rows:
+            return None
+        *values, can_be_bound = rows[0]
+        if not can_be_bound:
+            raise DecodeError(
+                "A key of the table cannot be used as the end of a range of rows.",
+                hint="Correct this row in the source, or exclude the table. Its key may have bytes that its character "
+                "set does not allow.",
+                table=self._order.table,
+                column=", ".join(self._order.names),
+            )
+        return tuple(_text(value) for value in values)
 
     def _estimate(self, chunk: Chunk) -> int:
         columns = ", ".join(column.name for column in self._order.columns) or "1"

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from cdc.errors import SnapshotIncomplete
+from cdc.errors import DecodeError, SnapshotIncomplete
 from cdc.model.snapshot import Chunk, SnapshotState, TableSnapshot
 from cdc.mysql.catalog import table_schemas
 from cdc.mysql.connection import Endpoint, Tls
 from cdc.mysql.key_lookup import key_lookups
-from cdc.mysql.key_order import key_order_of
+from cdc.mysql.key_order import MARK, KeyColumn, key_order_of
 from cdc.mysql.query_stream import Select, configure_session
 from cdc.mysql.result_rows import selected
 from cdc.mysql.server import Server
@@ -329,3 +329,37 @@ def test_many_other_keys_in_the_range_of_the_target_are_not_read(mysql, database
     orphans = find_orphan_rows(_endpoint(mysql), order, columns, pa.table({"id": pa.array(keys, pa.int64())}))
     assert orphans.column("id").to_pylist() == [key for key in keys if key < 0]
     assert bool(looked_up) is is_looked_up
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+@pytest.mark.parametrize("position", ["first", "middle", "last"])
+@pytest.mark.parametrize("type_", ["DATE", "DATETIME"])
+def test_invalid_date_in_a_key_loses_no_rows(kind, position, type_, request):
+    """ALLOW_INVALID_DATES permits it. In other modes a bound of it is NULL, and no row is below or above NULL."""
+    server = request.getfixturevalue(kind)
+    database = request.getfixturevalue("database" if kind == "mysql" else "mariadb_database")
+    days = {"first": "2019-02-30", "middle": "2020-02-30", "last": "2021-02-30"}
+    with server.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES'")
+        cursor.execute(f"CREATE TABLE t (d {type_} NOT NULL PRIMARY KEY)")
+        cursor.execute("INSERT INTO t VALUES ('2019-03-05'), ('2020-02-28'), ('2020-03-01'), ('2021-02-03'), (%s)", (days[position],))  # fmt: skip
+        connection.commit()
+    with Server(_endpoint(server)) as asked:
+        configure_session(asked)
+        schema = table_schemas(asked, [(database, "t")])[database, "t"]
+        order = key_order_of(asked, schema, schema.key)
+        plan = Chunker(asked, order, chunk_rows=1).plan()
+        counted = count_rows(asked, order, TableSnapshot(last_key=plan.chunks[-1].upto))
+    assert sum(len(_read(server, schema, order, chunk)) for chunk in plan.chunks) == counted == 5
+
+
+def test_key_that_is_no_bound_stops_the_plan(mysql, database, monkeypatch):
+    mysql.execute(f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY)", f"INSERT INTO `{database}`.t VALUES (1), (2)")
+    with Server(_endpoint(mysql)) as asked:
+        configure_session(asked)
+        schema = table_schemas(asked, [(database, "t")])[database, "t"]
+        order = key_order_of(asked, schema, schema.key)
+        for bound in ("NULLIF(CONCAT({0}), {0})", "CONCAT({0}) + 1"):
+            monkeypatch.setattr(KeyColumn, "bound", bound.format(MARK))
+            with pytest.raises(DecodeError, match="end of a range"):
+                Chunker(asked, order).plan()

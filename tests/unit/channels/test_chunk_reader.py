@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 import channels.chunk_task
+from cdc.errors import DecodeError
+from cdc.model.schema import Column, Kind
 from cdc.model.snapshot import Chunk, SnapshotState, TableSnapshot
+from cdc.mysql.key_order import KeyColumn, KeyOrder
 from cdc.snapshot.planner import Chunker
 from cdc.snapshot.step_plan import split_slow_chunks, with_outcomes
 from channels import chunk_reader, partition_read
@@ -97,3 +101,12 @@ def test_slow_chunks_are_split_and_get_new_numbers() -> None:
     assert found == TableSnapshot(open=(*parts, other), chunks=10)
     stays = SimpleNamespace(split=lambda chunk, number: (chunk,))
     assert split_slow_chunks(cast(Chunker, stays), TableSnapshot(open=(slow,), chunks=9)).open == (slow,)
+
+
+def test_null_as_the_last_key_of_a_batch_is_refused() -> None:
+    """A zero date of the source's key, while the target has another key: a bound of it would exclude all other rows."""
+    column = Column("at", Kind.DATETIME, "datetime", nullable=False)
+    table = cast(Any, SimpleNamespace(order=KeyOrder("t", "p", (KeyColumn(column),)), columns=(column,)))
+    batch = pa.record_batch({"at": pa.array([1, None], pa.timestamp("us"))})
+    with pytest.raises(DecodeError, match="invalid date"):
+        chunk_reader._last_key(table, cast(Any, SimpleNamespace(batch=batch, raw=lambda *_: b"")))
