@@ -191,7 +191,8 @@ def _advice(server: Server) -> Iterator[Finding]:
     if not server.gtids:
         yield Finding(
             f"gtid_mode is {settings.get('gtid_mode')}: the job cannot continue automatically after a failover, and a "
-            "snapshot cannot see which commits are finished, so it waits for a second before each step.",
+            "snapshot cannot see which commits are finished: it waits for a second before each step, and can write an "
+            "older version of a row whose commit takes longer.",
             'Enable it step by step: see "Enabling GTID Transactions Online" in the MySQL manual.',
             fatal=False,
         )

@@ -27,14 +27,15 @@ def is_visible(server: Server, position: Position, timeout_s: float = TIMEOUT_S)
     """Wait until queries see every transaction up to ``position``. Return False after ``timeout_s``.
 
     MySQL with GTIDs reports which transactions are visible or still being committed. MariaDB reports the binlog
-    position of a consistent snapshot. MySQL without GTIDs reports neither, so wait for 1 s.
+    position of a consistent snapshot. MySQL without GTIDs reports neither, so wait for 1 s, and until no commit waits
+    for a replica. A commit that takes longer for another reason is not noticed.
     """
     deadline = time.monotonic() + timeout_s
     if server.mariadb:
         return _has_followed(server, position, deadline) and _is_visible_mariadb(server, deadline)
     if not server.gtids:
         time.sleep(_WITHOUT_GTIDS_S)
-        return True
+        return _has_passed_semi_sync(server, deadline)
     seen = parse_gtid_set(str(getattr(position, "gtid_set", "")))
     if isinstance(seen, GtidSet) and seen:
         while not GtidSet.parse(server.executed()).contains(seen):
@@ -104,6 +105,38 @@ def _has_followed(server: Server, position: Position, deadline: float) -> bool:
             return False
         time.sleep(_POLL_S)
     return True
+
+
+def _has_passed_semi_sync(server: Server, deadline: float) -> bool:
+    """Wait until the commits that wait for the acknowledgement of a replica are visible.
+
+    With AFTER_SYNC, the server sends a transaction to binlog readers, waits for a replica (10 s by default), and makes
+    it visible then. Commits end in the order of the binlog. On a server on which a commit always waits, it is therefore
+    enough if more commits have ended than waited before.
+    """
+    waiting, ended = _semi_sync(server)
+    if not waiting:
+        return True
+    while True:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+        waiting_now, ended_now = _semi_sync(server)
+        if not waiting_now or ended_now - ended > waiting + 1:  # 1: a group of commits that follows the waiting one
+            time.sleep(_WITHOUT_GTIDS_S)
+            return True
+
+
+def _semi_sync(server: Server) -> tuple[int, int]:
+    """Return how many commits wait for a replica, and how many have ended, with or without its acknowledgement."""
+    values = {
+        str(row["Variable_name"]).lower().replace("_master_", "_source_"): row["Value"]
+        for row in server.ask("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_%'")
+    }
+    waiting, yes, no = (
+        int(values.get(f"rpl_semi_sync_source_{name}", 0)) for name in ("wait_sessions", "yes_tx", "no_tx")
+    )
+    return waiting, yes + no
 
 
 def _owned(server: Server) -> set[tuple[str, str]]:

@@ -76,3 +76,41 @@ def test_description_is_read_again_when_the_statement_is_visible(monkeypatch: py
     monkeypatch.setattr(visibility, "is_visible", lambda *_: False)
     with pytest.raises(SourceUnavailable, match="before a statement"):
         schemas_after(server, [("d", "t")], READ)
+
+
+class SemiSync:
+    """A MySQL server without GTIDs. ``samples``: waiting commits, then ended ones; the last one stays."""
+
+    mariadb = gtids = False
+
+    def __init__(self, name: str, *samples: tuple[int, int]) -> None:
+        self.name, self.samples = name, list(samples)
+
+    def ask(self, sql: str) -> list[dict[str, Any]]:
+        assert "Rpl_semi_sync_" in sql
+        if not self.samples:
+            return []  # no plugin
+        waiting, ended = self.samples.pop(0) if len(self.samples) > 1 else self.samples[0]
+        values = {"wait_sessions": waiting, "yes_tx": ended - 1, "no_tx": 1, "status": "ON"}
+        return [{"Variable_name": f"Rpl_semi_sync_{self.name}_{one}", "Value": str(values[one])} for one in values]
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        ([], True),
+        ([(0, 5)], True),
+        ([(1, 5), (1, 5), (0, 6)], True),
+        ([(1, 5)], False),
+        ([(2, 5), (1, 6), (2, 8)], False),  # another one has waited before and can still wait
+        ([(2, 5), (1, 6), (2, 9)], True),
+    ],
+)
+@pytest.mark.parametrize("name", ["master", "source"])
+def test_commit_that_waits_for_a_replica_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, name: str, samples: list[tuple[int, int]], expected: bool
+) -> None:
+    """With AFTER_SYNC the stream has a transaction for seconds before queries see it."""
+    monkeypatch.setattr(visibility, "_WITHOUT_GTIDS_S", 0.001)
+    server = cast(Server, SemiSync(name, *samples))
+    assert is_visible(server, READ, 0.1) is expected
