@@ -21,7 +21,7 @@ from cdc.model.row_keys import KeyIndex
 from cdc.model.schema import DELETED, SEQUENCE, Column, TableSchema
 from cdc.model.snapshot import Chunk
 from cdc.mysql.connection import Endpoint
-from cdc.mysql.key_lookup import key_lookups, key_range
+from cdc.mysql.key_lookup import KeyLookup, key_lookups, key_range
 from cdc.mysql.key_order import KeyOrder
 from cdc.mysql.query_stream import Select
 from cdc.mysql.result_rows import selected
@@ -37,13 +37,21 @@ _TASK_ROWS = 1 << 20
 _RANGE_FACTOR = 4  # a range with more keys for each key of the target is not read
 
 
+class SearchCancelled(Exception):
+    """The source was not searched to the end, so the page has no result."""
+
+
+def _never() -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class OrphanSearch:
     """The progress of the search for orphan rows of one table."""
 
     last: str | None  # the last compared key, as ``key_text``; None: no key was compared yet
     is_done: bool = False
-    is_cancelled: bool = False  # set by another thread: end after the current page
+    is_cancelled: bool = False  # set by another thread: end without the current page
     is_possible: bool = True  # False: the target's keys cannot be listed, or are no copies of source columns
 
     def run(
@@ -55,14 +63,19 @@ class OrphanSearch:
         """Compare pages for ``seconds``, at least one, or up to the target's last key. Return the keys of orphan rows.
 
         ``page_after`` returns the next keys of the target; ``missing`` those of a page that the source does not have.
+        It may raise SearchCancelled after ``is_cancelled`` is set.
         """
-        began, found = time.monotonic(), []
+        began, found = time.monotonic(), list[pa.Table]()
         while True:
             page = page_after(key_of(self.last) if self.last is not None else None)
             if not page.num_rows:
                 self.is_done = True
             else:
-                if (orphans := missing(page)).num_rows:  # an empty table would keep a page of memory in the heap
+                try:
+                    orphans = missing(page)
+                except SearchCancelled:
+                    return pa.concat_tables(found) if found else page.slice(0, 0)
+                if orphans.num_rows:  # an empty table would keep a page of memory in the heap
                     found.append(orphans)
                 self.last = key_text(page.slice(page.num_rows - 1))
             is_over = (
@@ -94,27 +107,39 @@ def key_columns(channel: Channel, schema: TableSchema) -> tuple[Column, ...] | N
     return tuple(copies[name] for name in key) if all(name in copies for name in key) else None
 
 
-def find_orphan_rows(endpoint: Endpoint, order: KeyOrder, columns: Sequence[Column], target_keys: pa.Table) -> pa.Table:
+def find_orphan_rows(
+    endpoint: Endpoint,
+    order: KeyOrder,
+    columns: Sequence[Column],
+    target_keys: pa.Table,
+    is_over: Callable[[], bool] = _never,
+) -> pa.Table:
     """Return those of ``target_keys`` that the source does not have.
 
     ``order`` is the index over ``columns``. At least 10,000 keys that begin with a whole number are compared with those
     that the source has in their range. Else keys of whole numbers, decimals and text are looked up. For other types, or
-    without an index, all keys of the source are read.
+    without an index, all keys of the source are read. Raises: SearchCancelled - ``is_over`` has returned True.
     """
-    found = _keys_in_range(endpoint, order, columns, target_keys)
+    found = _keys_in_range(endpoint, order, columns, target_keys, is_over)
     if found is not None:
         return _not_in(target_keys, found)
     lookups = key_lookups(order, columns, target_keys, columns)
     if lookups is not None:
-        return pa.concat_tables(_not_in(one.keys, one.read(endpoint)) for one in lookups)
+        return pa.concat_tables(_not_in(one.keys, _looked_up(endpoint, one, is_over)) for one in lookups)
     seen = np.zeros(target_keys.num_rows, np.bool_)
-    for keys in _source_keys(endpoint, order, columns):
+    for keys in _source_keys(endpoint, order, columns, is_over):
         seen |= KeyIndex(keys.columns).find(target_keys.columns) >= 0
     return target_keys.filter(pa.array(~seen))
 
 
+def _looked_up(endpoint: Endpoint, lookup: KeyLookup, is_over: Callable[[], bool]) -> list[pa.RecordBatch]:
+    if is_over():
+        raise SearchCancelled
+    return lookup.read(endpoint)
+
+
 def _keys_in_range(
-    endpoint: Endpoint, order: KeyOrder, columns: Sequence[Column], keys: pa.Table
+    endpoint: Endpoint, order: KeyOrder, columns: Sequence[Column], keys: pa.Table, is_over: Callable[[], bool]
 ) -> list[pa.RecordBatch] | None:
     """Return the keys that the source has in the range of ``keys``; None if they have no range, or it has too many."""
     chunk = key_range(order, columns, keys)
@@ -124,10 +149,11 @@ def _keys_in_range(
     sql = "SELECT " + ", ".join(selected(column) for column in columns) + rest
     batches: list[pa.RecordBatch] = []
     with Select(endpoint, sql, bounds, columns) as select:
-        for rows in select.rows():
+        for rows in select.rows(is_over):
             batches.append(rows.batch)
             if sum(batch.num_rows for batch in batches) > _RANGE_FACTOR * keys.num_rows:
                 return None
+        _refuse_part(select)
     return batches
 
 
@@ -138,16 +164,25 @@ def _not_in(page: pa.Table, batches: list[pa.RecordBatch]) -> pa.Table:
     return page.filter(pa.array(KeyIndex(keys.columns).find(page.columns) < 0))
 
 
-def _source_keys(endpoint: Endpoint, order: KeyOrder, columns: Sequence[Column]) -> Iterator[pa.Table]:
+def _refuse_part(select: Select) -> None:
+    """Raise SearchCancelled if ``select`` has not returned all rows: a key that it lacks would be deleted."""
+    if not select.ended:
+        raise SearchCancelled
+
+
+def _source_keys(
+    endpoint: Endpoint, order: KeyOrder, columns: Sequence[Column], is_over: Callable[[], bool]
+) -> Iterator[pa.Table]:
     tail, bounds = order.tail(Chunk(0, None, None))
     sql = "SELECT " + ", ".join(selected(column) for column in columns) + tail
     held: list[pa.RecordBatch] = []
     with Select(endpoint, sql, bounds, columns) as select:
-        for rows in select.rows():
+        for rows in select.rows(is_over):
             held.append(rows.batch)
             if sum(batch.num_rows for batch in held) >= _COMPARED_ROWS:
                 yield pa.Table.from_batches(held)
                 held = []
+        _refuse_part(select)
     if held:
         yield pa.Table.from_batches(held)
 

@@ -138,7 +138,7 @@ def orphan_step(
             return None
         orphans = search.run(
             lambda after: sink.keys(target, after, PAGE_KEYS),
-            lambda page: find_orphan_rows(endpoint, order, columns, page),
+            lambda page: find_orphan_rows(endpoint, order, columns, page, lambda: search.is_cancelled),
             settings.step_s,
         )
         _log.info("snapshot of %s: %d orphan rows found in the target", name, orphans.num_rows)

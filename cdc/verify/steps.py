@@ -84,8 +84,8 @@ class StepFactory:
 
     def search(self, planned: ComparedTable, table: TableVerification) -> VerifyStep:
         """Return the step that searches keys that only the target has, after the last compared one."""
-        sink, target, orphans = self._context.sink, planned.channel.target, self._orphans(planned)
-        search = OrphanSearch(table.compared_key)
+        sink, target, search = self._context.sink, planned.channel.target, OrphanSearch(table.compared_key)
+        orphans = self._orphans(planned, lambda: search.is_cancelled)
 
         def run() -> pa.Table:
             assert can_list_keys(sink)
@@ -108,6 +108,8 @@ class StepFactory:
 
         return VerifyStep(tuple(planned), repair=tasks)
 
-    def _orphans(self, planned: ComparedTable) -> Callable[[pa.Table], pa.Table]:
+    def _orphans(
+        self, planned: ComparedTable, is_over: Callable[[], bool] = lambda: False
+    ) -> Callable[[pa.Table], pa.Table]:
         endpoint, columns = self._settings.endpoint, planned.compare.key_columns
-        return lambda keys: find_orphan_rows(endpoint, planned.order, columns, keys)
+        return lambda keys: find_orphan_rows(endpoint, planned.order, columns, keys, is_over)

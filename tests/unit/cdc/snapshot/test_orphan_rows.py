@@ -5,12 +5,18 @@ from __future__ import annotations
 import datetime
 import decimal
 import random
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 import cdc.snapshot.orphan_rows
-from cdc.snapshot.orphan_rows import OrphanSearch, key_of, key_text
+from cdc.model.schema import Column, Kind
+from cdc.mysql.connection import Endpoint
+from cdc.mysql.key_order import KeyColumn, KeyOrder
+from cdc.snapshot.orphan_rows import OrphanSearch, find_orphan_rows, key_of, key_text
 from channels.sinks.key_pages import key_page
 
 NONE = pa.table({"id": pa.array([], pa.int64())})
@@ -79,3 +85,45 @@ def test_key_pages_of_composite_keys_have_each_key_once(seed: int) -> None:
         found += [tuple(row.values()) for row in page.to_pylist()]
         after = key_of(key_text(page.slice(page.num_rows - 1)))
     assert len(found) == len(rows) and set(found) == rows
+
+
+@pytest.mark.parametrize("first_page", [False, True])
+def test_search_cancelled_while_the_source_is_read_drops_the_page(
+    monkeypatch: pytest.MonkeyPatch, first_page: bool
+) -> None:
+    """A scan of all keys takes minutes. The keys that it has not returned yet would count as orphan rows."""
+    reads: list[int] = []
+
+    class Select:
+        ended = False
+
+        def __init__(self, *_: object) -> None:
+            reads.append(1)
+
+        def __enter__(self) -> Select:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def rows(self, is_over: Callable[[], bool]) -> Iterator[Any]:
+            for number in range(3):
+                search.is_cancelled = search.is_cancelled or (number == 1 and len(reads) == 1 + (not first_page))
+                if is_over():
+                    return
+                yield SimpleNamespace(batch=pa.record_batch({"id": pa.array([bytes([number])], pa.binary())}))
+            self.ended = True
+
+    monkeypatch.setattr(cdc.snapshot.orphan_rows, "Select", Select)
+    column = Column("id", Kind.BINARY, "binary(1)", nullable=False, length=1)
+    order = cast(KeyOrder, SimpleNamespace(columns=(KeyColumn(column),), tail=lambda _: (" FROM t", [])))
+    pages = [pa.table({"id": pa.array(keys, pa.binary())}) for keys in ([b"\1", b"\7"], [b"\2", b"\10"])]
+    search = OrphanSearch(None)
+    endpoint = Endpoint("db.example")
+    found = search.run(
+        lambda after: pages[0] if after is None else pages[1],
+        lambda page: find_orphan_rows(endpoint, order, [column], page, lambda: search.is_cancelled),
+        3600.0,
+    )
+    assert found.column("id").to_pylist() == ([] if first_page else [b"\7"])
+    assert search.last == (None if first_page else key_text(pages[0].slice(1))) and not search.is_done
