@@ -143,8 +143,9 @@ def check_rows_read(name: str, snapshot: TableSnapshot, counted: int | None) -> 
     if is_gross:
         raise SnapshotIncomplete(
             f"The snapshot of {name} has read {snapshot.rows} rows, and the table has about {expected}.",
-            hint="If most rows were deleted and inserted again during the snapshot, `cdc resume NAME` reads the last "
-            "chunks again. Otherwise report a bug with the table's SHOW CREATE TABLE, and use `exclude` for the table.",
+            hint="If most rows were deleted and inserted again during the snapshot, run "
+            f"`cdc snapshot NAME {name}`, which reads the table again, then `cdc resume NAME`. Otherwise report a bug "
+            "with the table's SHOW CREATE TABLE, and use `exclude` for the table.",
             table=name,
         )
 

@@ -304,8 +304,9 @@ def test_snapshot_without_a_count_is_compared_with_the_estimate():
     unknown = TableSnapshot(SnapshotState.READING, estimated_rows=1_000_000)
     check_rows_read("shop.t", replace(unknown, rows=200_000), None)
     check_rows_read("shop.t", replace(unknown, rows=0, where="id > 5"), None)
-    with pytest.raises(SnapshotIncomplete):
+    with pytest.raises(SnapshotIncomplete) as caught:
         check_rows_read("shop.t", replace(unknown, rows=50_000), 1_000_000)
+    assert "`cdc snapshot NAME shop.t`" in caught.value.hint, "a resume alone counts the rows again, and reads none"
 
 
 @pytest.mark.parametrize(
