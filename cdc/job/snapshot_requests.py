@@ -11,6 +11,7 @@ from cdc.job.wiring import Components
 from cdc.model.snapshot import SnapshotRequest
 from cdc.model.table_names import part_text, table_of
 from cdc.model.verify import VerifyRequest
+from cdc.mysql.catalog import mapped_tables
 from cdc.mysql.query_stream import check_condition
 from cdc.mysql.server import Server
 from cdc.run_context import SnapshotSettings
@@ -31,9 +32,10 @@ def check_without_run(request: SnapshotRequest, components: Components) -> None:
 
 
 def check_request(request: SnapshotRequest, settings: SnapshotSettings | None, routes: Routes, sink: Sink) -> None:
-    """Raise ConfigError if the table cannot be loaded again: the job does not read it, or its condition is not valid.
+    """Raise ConfigError if the table cannot be loaded again: the job does not read it, the source does not have it, or
+    its condition is not valid.
 
-    Raises: SourceUnavailable - the server that checks the condition cannot be reached.
+    Raises: SourceUnavailable - the server cannot be reached.
     """
     if settings is None:
         raise ConfigError(
@@ -53,8 +55,13 @@ def check_request(request: SnapshotRequest, settings: SnapshotSettings | None, r
             f"{request.where!r} is not one condition over the columns of a row.",
             hint="Write it as after WHERE in MySQL, for example `id > 1000 AND status = 'new'`.",
         )
-    if request.where is not None:
-        with Server(settings.endpoint) as server:
+    with Server(settings.endpoint) as server:
+        if not mapped_tables(server, lambda *name: name == (database, table)):
+            raise ConfigError(
+                f"The table {request.table} does not exist in the source, or this account cannot see it.",
+                hint="Correct the name, or run GRANT SELECT on the table for the user of the job.",
+            )
+        if request.where is not None:
             check_condition(server, (database, table), request.where)
 
 

@@ -1,13 +1,16 @@
-"""Requests to verify that are refused before they are saved."""
+"""Requests to load and to verify tables that are refused before they are saved."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from cdc.errors import ConfigError
-from cdc.job.snapshot_requests import check_verify
+from cdc.job.snapshot_requests import check_request, check_verify
+from cdc.model.snapshot import SnapshotRequest
 from cdc.model.table_names import table_of, table_text
 from cdc.model.verify import VerifyRequest
 from cdc.run_context import SnapshotSettings
@@ -46,3 +49,23 @@ def test_verify_of_tables_and_samples_that_are_not_valid_is_refused() -> None:
         check(VerifyRequest(sample=1.5))
     with pytest.raises(ConfigError, match="cannot be read"):
         check(VerifyRequest(), sink=object())
+
+
+@pytest.mark.parametrize("where", [None, "id > 5"])
+def test_snapshot_of_a_table_that_the_source_does_not_show_is_refused(
+    monkeypatch: pytest.MonkeyPatch, where: str | None
+) -> None:
+    """As `cdc snapshot shop shop.typo` with a channel for shop.*: the job would pause at this request."""
+    found, conditions = [("shop", "other")], list[str]()
+    monkeypatch.setattr("cdc.job.snapshot_requests.Server", lambda _: nullcontext())
+    monkeypatch.setattr(
+        "cdc.job.snapshot_requests.mapped_tables", lambda _, maps: [name for name in found if maps(*name)]
+    )
+    monkeypatch.setattr("cdc.job.snapshot_requests.check_condition", lambda *given: conditions.append(given[-1]))
+    request, sink = SnapshotRequest("shop.orders", where), SimpleNamespace(keys=lambda *_: None)
+    settings = SnapshotSettings(cast(Any, None), cast(Any, None))
+    with pytest.raises(ConfigError, match=r"shop\.orders does not exist in the source, or this account cannot see it"):
+        check_request(request, settings, cast(Any, Routes()), cast(Any, sink))
+    found.append(("shop", "orders"))
+    check_request(request, settings, cast(Any, Routes()), cast(Any, sink))
+    assert conditions == ([] if where is None else [where])
