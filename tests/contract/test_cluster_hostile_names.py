@@ -274,7 +274,9 @@ def test_emulators_resolve_paths_as_the_servers_do(
 
 
 def test_emulators_parse_the_columns_header_as_sql() -> None:
-    header = "`a,b`, plain,`x``,(`,`y`=parse_json(`a,)b`), z=cast(`t` as array<int>), d=json_query(parse_json(`(u`), '$[0]')"
+    header = (
+        "`a,b`, plain,`x``,(`,`y`=parse_json(`a,)b`), z=cast(`t` as array<int>), d=json_query(parse_json(`(u`), '$[0]')"
+    )
     assert column_entries(header) == [
         "`a,b`",
         "plain",

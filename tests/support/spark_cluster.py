@@ -81,5 +81,8 @@ def _alive_workers(web: int) -> int:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{web}/json/", timeout=5) as answer:
             return int(json.load(answer)["aliveworkers"])
-    except (OSError, json.JSONDecodeError):  # a starting master adds its pages one by one: "/" answers before "/json/" is there
+    except (
+        OSError,
+        json.JSONDecodeError,
+    ):  # a starting master adds its pages one by one: "/" answers before "/json/" is there
         return 0
