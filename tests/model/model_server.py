@@ -129,6 +129,15 @@ class _Chunker:
             chunks[-1] = Chunk(len(ends) - 1, bounds[-2], None, 1)
         return ChunkPlan(tuple(chunks), len(chunks))
 
+    def split(self, chunk, number):
+        low = int(chunk.above[0]) if chunk.above else -1
+        high = int(chunk.upto[0]) if chunk.upto else 1 << 30
+        keys = [key for key in sorted(self.tables.rows(self.table)) if low < key <= high]
+        if len(keys) < 2:
+            return (chunk,)
+        middle = (str(self.tables.draw.choice(keys[:-1])),)
+        return Chunk(chunk.number, chunk.above, middle, 1), Chunk(number, middle, chunk.upto, 1)
+
 
 class _Order(str):
     """The index of a table, identified by the table's name."""
@@ -137,7 +146,7 @@ class _Order(str):
     text = "`id`"
 
 
-def _find_orphan_rows(endpoint, order, columns, keys):
+def _find_orphan_rows(endpoint, order, columns, keys, is_over):
     existing = endpoint.steps.step("compare keys", lambda: endpoint.tables.rows(order), reject=AWAY)
     return keys.filter(pa.array([key not in existing for key in keys.column("id").to_pylist()], pa.bool_()))
 
