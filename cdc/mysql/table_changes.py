@@ -15,7 +15,7 @@ from dataclasses import replace
 from sqlglot.errors import SqlglotError
 
 from cdc.errors import SchemaMismatch
-from cdc.model.schema import Column, Kind, TableSchema
+from cdc.model.schema import Column, TableSchema
 from cdc.model.schema_change import ChangeKind, ColumnChange, TableChange
 from cdc.mysql.alter_clauses import ClauseReader
 from cdc.mysql.column_definition import TEXTS, Dialect
@@ -36,7 +36,7 @@ from cdc.mysql.ddl_words import (
     skip_wait,
     split_settings,
 )
-from cdc.mysql.value_changes import can_change_values, is_same_type
+from cdc.mysql.value_changes import can_change_values
 
 SchemaOf = Callable[[str, str], TableSchema | None]
 _MEANINGS = re.compile(r"sql_mode|time_zone|timestamp|character_set|collation|names|innodb_strict", re.IGNORECASE)
@@ -349,23 +349,6 @@ def confirmed(change: TableChange, found: TableSchema) -> TableChange:
         key_changed=key != found.key if after.columns else change.key_changed,
         key_is_certain=True,
     )
-
-
-def with_kept_nulls(change: TableChange) -> TableChange:
-    """Return a confirmed change, as it is for a TIMESTAMP column that allows NULL after the statement: NULL stays NULL.
-
-    Calls: only if no later statement has changed the table.
-    """
-    return replace(change, columns=tuple(_with_kept_nulls(change.columns)))
-
-
-def _with_kept_nulls(changes: Iterable[ColumnChange]) -> Iterator[ColumnChange]:
-    for change in changes:
-        old, new = change.old, change.new
-        if change.kind is not ChangeKind.ALTER_TYPE or old is None or new is None or new.kind is not Kind.TIMESTAMP:
-            yield change
-        elif can_change_values(old, new) or not is_same_type(old, new):
-            yield replace(change, changes_values=can_change_values(old, new))
 
 
 def certain(change: TableChange) -> TableChange:

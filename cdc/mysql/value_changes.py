@@ -8,9 +8,11 @@ Source: MySQL manual, "ALTER TABLE Statement"; observed with MySQL 9.7 and Maria
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from cdc.model.schema import Column, Kind
+from cdc.model.schema_change import ChangeKind, ColumnChange, TableChange
 from cdc.mysql.column_definition import LEAST_BYTES, MOST_BYTES, TEXTS
 
 _INTEGERS = (Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT)
@@ -49,6 +51,23 @@ def can_merge_values(old: Column, new: Column) -> bool:
     if old.kind is new.kind and old.kind in (Kind.ENUM, Kind.SET):
         return not {*old.labels} <= {*new.labels}
     return old.kind in _STRINGS or can_change_values(old, new)
+
+
+def with_kept_nulls(change: TableChange) -> TableChange:
+    """Return a confirmed change, as it is for a TIMESTAMP column that allows NULL after the statement: NULL stays NULL.
+
+    Calls: only if no later statement has changed the table.
+    """
+    return replace(change, columns=tuple(_with_kept_nulls(change.columns)))
+
+
+def _with_kept_nulls(changes: Iterable[ColumnChange]) -> Iterator[ColumnChange]:
+    for change in changes:
+        old, new = change.old, change.new
+        if change.kind is not ChangeKind.ALTER_TYPE or old is None or new is None or new.kind is not Kind.TIMESTAMP:
+            yield change
+        elif can_change_values(old, new) or not is_same_type(old, new):
+            yield replace(change, changes_values=can_change_values(old, new))
 
 
 def _keeps_values(old: Column, new: Column) -> bool:

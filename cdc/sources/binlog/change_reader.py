@@ -17,7 +17,8 @@ from cdc.mysql.ddl import Effect
 from cdc.mysql.ddl_tokens import Unreadable
 from cdc.mysql.server import Server
 from cdc.mysql.statement_time import StatementTime, with_time
-from cdc.mysql.table_changes import certain, confirmed, shows, with_kept_nulls
+from cdc.mysql.table_changes import certain, confirmed, shows
+from cdc.mysql.value_changes import with_kept_nulls
 from cdc.mysql.visibility import schemas_after
 from cdc.sources.binlog.column_changes import ColumnChangeSearch
 from cdc.sources.binlog.decoder.events import Statement

@@ -14,7 +14,8 @@ from cdc.mysql.column_definition import Dialect
 from cdc.mysql.create_table import read_create_table
 from cdc.mysql.ddl_tokens import Unreadable
 from cdc.mysql.ddl_words import in_lower_case
-from cdc.mysql.table_changes import confirmed, read_changes, with_kept_nulls
+from cdc.mysql.table_changes import confirmed, read_changes
+from cdc.mysql.value_changes import with_kept_nulls
 from tests.support.ddl_corpus import cases
 from tests.support.seeds import seed_of
 
