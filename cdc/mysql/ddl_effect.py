@@ -53,6 +53,7 @@ def strongest(effects: Sequence[Effect]) -> Effect:
         reshapes=any(one.reshapes for one in effects),
         may_rekey=any(one.may_rekey for one in effects),
         columns_stay=all(one.columns_stay for one in found),
+        is_new=all(one.is_new and one.tables == found[0].tables for one in found),  # else one of them may be older
     )
 
 
