@@ -55,14 +55,14 @@ class StoredStatusReader:
             return self._known
 
     def close(self) -> None:
-        """Stop to read."""
+        """Begin no more reads. Calls that wait get what they wait for, such as the answer to `cdc stop`."""
         with self._changed:
             self._is_closed = True
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                if self._requested <= self._begun or self._is_closed:
+                if self._requested <= self._begun:
                     self._is_reading = False
                     return
                 self._begun += 1

@@ -113,3 +113,23 @@ def test_unexpected_error_of_the_store_is_logged_and_does_not_end_the_reads(
     reader.close()
     store.saved = ()
     assert reader.read().requests != (), "a closed one reads no more"
+
+
+def test_call_that_waits_at_the_close_gets_its_values(
+    store: Store, reader: StoredStatusReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to `cdc stop` is read while the job ends."""
+    monkeypatch.setattr(stored_status, "WAIT_S", 10 * HANG_S)
+    store.answers.clear()
+    calls = [threading.Thread(target=reader.read, daemon=True) for _ in range(2)]
+    for call in calls:
+        call.start()
+    deadline = time.monotonic() + HANG_S
+    while reader._requested < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    reader.close()
+    store.answers.set()
+    for call in calls:
+        call.join(HANG_S)
+        assert not call.is_alive()
