@@ -11,11 +11,13 @@ from cdc.model.schema import Column, Kind
 from tests.integration.test_types import MYSQL, _statements
 from tests.support.answers import expected, schema_now
 
+_JSON_NULL = ("JSON", "'null'")
 # The other groups are text in all charsets. The decoder tests cover them; in a cluster all text is UTF-8.
 TABLES = {
     f"all_{group}": {
-        # The emulators store rows in DuckDB, which cannot convert dates of the year 0 to Python.
-        kind: [value for value in values if not str(value).startswith("'0000-01-01")]
+        # The emulators store rows in DuckDB, which cannot convert dates of the year 0 to Python. StarRocks refuses the
+        # JSON document null.
+        kind: [value for value in values if not str(value).startswith("'0000-01-01") and (kind, value) != _JSON_NULL]
         for kind, values in MYSQL[group].items()
     }
     for group in ("numbers", "decimals", "times", "strings", "special")

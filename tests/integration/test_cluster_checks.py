@@ -22,7 +22,7 @@ JOB = """\
 name: looked-at
 source: {{type: binlog, host: 127.0.0.1, port: {port}, username: root, start: latest}}
 sink: {{type: {kind}, fe: ["{fe}"], sql_port: {sql_port}, username: {user}, password: "{password}",
-       create_tables: {create}}}
+       create_tables: {create}, tables: {{replication: 1}}}}
 channels: [{{source: "{database}.*", target: ods.*}}]
 commit: {{interval: 300ms}}
 status: {{port: {status}}}
