@@ -146,11 +146,12 @@ class Job:
             case PauseJob():
                 self._put_request(JobRequest.PAUSE)
             case Resume():
-                is_paused = self._saved.now.state is JobState.PAUSED or self._requests.pending is JobRequest.PAUSE
+                is_paused = self._saved.now.state is JobState.PAUSED or self._requests.stays_paused
                 if is_paused or request.replay_bad:  # a run that is replaced commits what is open
                     check_identity(self._saved.now, self._read(), accept_server=request.accept_server)
-                    check_resume(self._saved.now, request)
-                    self._put_request(JobRequest.RESUME, request)
+                    with self._requests.changed:  # a pause that is requested after the check replaces the resume
+                        check_resume(self._saved.now, request, pause_requested=self._requests.stays_paused)
+                        self._put_request(JobRequest.RESUME, request)
             case LoadTable():
                 table = SnapshotRequest(table_text(*table_of(request.table)), request.where)
                 self._runner.check_request(table, self._read)  # without a run, by the job file as it is now

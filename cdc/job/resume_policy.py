@@ -101,8 +101,17 @@ class ResumePolicy:
         return tuple(kept)
 
 
-def check_resume(record: JobRecord, options: Resume) -> None:
-    """Raise ConfigError if ``options`` do not match the pause of the job."""
+def check_resume(record: JobRecord, options: Resume, *, pause_requested: bool = False) -> None:
+    """Raise ConfigError if ``options`` do not match the pause of the job.
+
+    ``pause_requested``: a user has requested a pause, which a running commit can delay.
+    """
+    is_manual = (record.state, record.resume) == (JobState.PAUSED, ResumeKind.MANUAL)
+    if pause_requested and not is_manual and options.pause is not None:  # its sender has seen an earlier pause
+        raise ConfigError(
+            f"A pause of the job {record.name} was requested, and the job is not paused yet.",
+            hint=f"See `cdc status {record.name}`, and resume the job when it is paused.",
+        )
     if _is_for_another_pause(options, record):
         raise ConfigError(
             f"The job {record.name} is paused for another reason now: {record.reason}",

@@ -71,7 +71,7 @@ class JobActions:
         record = deployment.record
         _refuse_ended(record)
         if isinstance(body, Resume):
-            check_resume(record, body)
+            check_resume(record, body, pause_requested=deployment.desired is DesiredState.PAUSED)
         if (desired := _DESIRED.get(type(body))) is not None:
             self._store.deployments.declare(record.name, desired=desired, actor=actor)
         return self._store.events.request(record.name, verb, request_to_json(body), actor=actor)

@@ -13,7 +13,8 @@ import pytest
 
 import cdc.api.client
 from cdc.api.client import Driver
-from cdc.api.models import Resume, StopJob
+from cdc.api.models import PauseJob, Resume, StopJob
+from cdc.errors import ConfigError
 from cdc.job.job import run_job
 from cdc.job.runner import JobRunner
 from cdc.pipeline.consumer import Ended
@@ -110,3 +111,35 @@ def test_resume_ends_the_desired_pause(
         found = store.deployments.get("shop")
         assert found is not None and (found.desired, found.generation) == (DesiredState.RUNNING, 2)
         Driver(until_state(store, JobState.RUNNING)).request(StopJob())
+
+
+@pytest.mark.parametrize("names_pause", [True, False], ids=["of an earlier pause", "of any pause"])
+def test_requested_pause_is_ended_by_no_resume_of_an_earlier_one(
+    store: SqlStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names_pause: bool
+) -> None:
+    """A dialog of the page still shows a pause that has ended, and the run finishes its commit before the next one."""
+    committing, committed = threading.Event(), threading.Event()
+
+    def run_once(self: JobRunner) -> Ended:
+        self._saved.set_state(JobState.RUNNING)
+        committing.set()
+        committed.wait(LIMIT_S)
+        self._requests.wait(None)
+        return Ended.STOPPED
+
+    saved_job(store, JobState.RUNNING, DesiredState.PAUSED)
+    monkeypatch.setattr(JobRunner, "run_once", run_once)
+    with driver(tmp_path):
+        ended = until_state(store, JobState.PAUSED)
+        Driver(ended).request(Resume(pause=ended.pause))
+        assert committing.wait(LIMIT_S)
+        running = until_state(store, JobState.RUNNING)
+        Driver(running).request(PauseJob())
+        if names_pause:
+            with pytest.raises(ConfigError, match="A pause of the job shop was requested"):
+                Driver(running).request(Resume(pause=ended.pause))
+        else:
+            Driver(running).request(Resume())
+        committed.set()
+        until_state(store, JobState.PAUSED if names_pause else JobState.RUNNING)
+        Driver(running).request(StopJob())
