@@ -25,6 +25,7 @@ HEADER_BYTES_MOST = 16 << 10  # enough for the headers and cookies of a browser
 CONNECTIONS_MOST = 100  # enough for dashboards; more connections would take threads from the process
 HANDSHAKES_MOST = 50  # connections at once that have not finished the handshake of TLS
 START_S = 10.0  # listening takes milliseconds
+RETRY_S = 10.0  # after a certificate that cannot be read
 
 _log = logging.getLogger(__name__)
 
@@ -109,6 +110,8 @@ class _Certificate:
         self._context = context
         self._files = certificate, key
         self._known = known
+        self._refused: tuple[int, ...] | None = None  # newest versions that could not be read
+        self._refused_at = 0.0  # monotonic time
 
     @staticmethod
     def versions(*files: str | None) -> tuple[int, ...]:
@@ -120,18 +123,25 @@ class _Certificate:
         return tuple(value for one in found for value in (one.st_ino, one.st_size, one.st_mtime_ns))
 
     def refresh(self) -> None:
-        """Use the certificate of the files, if they have changed and can be read."""
+        """Use the certificate of the files, if they have changed and can be read.
+
+        Files that cannot be read are tried again after ``RETRY_S``: a renewal may set their owner after it has written
+        them, which changes neither size nor modification time.
+        """
         (certificate, key), found = self._files, self.versions(*self._files)
-        if found == self._known:
+        is_refused = found == self._refused
+        if found == self._known or (is_refused and time.monotonic() - self._refused_at < RETRY_S):
             return
-        self._known = found
         try:
             # first in another context: a certificate without its key, as during a renewal, must not replace the old one
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._context):
                 context.load_cert_chain(certificate, key, password="")
+            self._known, self._refused = found, None
             _log.info("The certificate was read again.", extra={"certificate": certificate})
         except OSError as error:
-            _log.warning(
+            self._refused, self._refused_at = found, time.monotonic()
+            _log.log(
+                logging.DEBUG if is_refused else logging.WARNING,
                 "The changed certificate cannot be read; the server continues with the older one: %s",
                 error,
                 extra={"certificate": certificate, "key": key},

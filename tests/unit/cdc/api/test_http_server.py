@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from cdc.api import http_server
 from cdc.api.http_server import HttpServer
 from tests.emulators.kafka import create_certificate
 from tests.support.limits import HANG_S
@@ -68,6 +69,42 @@ def test_http_server_uses_a_renewed_certificate(tmp_path: Path, caplog: pytest.L
         os.remove(used)
         assert is_accepted("new") and is_accepted("new")
     assert sum(one.levelname == "WARNING" and "certificate" in one.message for one in caplog.records) == 2
+
+
+def test_http_server_uses_a_certificate_that_becomes_readable_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A renewal sets the owner of the key after it has written it. This changes neither size nor modification time."""
+    certificate, loaded, can_read = tmp_path / "host.pem", [], False
+    certificate.write_text("renewed")
+
+    class Context:
+        def __init__(self, protocol: int = 0) -> None:
+            pass
+
+        def load_cert_chain(self, certificate: str, key: str | None, password: str) -> None:
+            if not can_read:
+                raise PermissionError("Permission denied")
+            loaded.append(self)
+
+    now = 1000.0
+    monkeypatch.setattr(http_server.ssl, "SSLContext", Context)
+    monkeypatch.setattr(http_server.time, "monotonic", lambda: now)
+    used: Any = Context()
+    found = http_server._Certificate(used, str(certificate), None, known=(1, 2, 3))
+    found.refresh()
+    can_read = True
+    found.refresh()
+    assert loaded == [], "each connection would try it"
+    can_read = False
+    now += http_server.RETRY_S
+    found.refresh()
+    can_read = True
+    now += http_server.RETRY_S
+    found.refresh()
+    found.refresh()
+    assert loaded[1:] == [used]
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
 
 
 def test_http_server_end_logs_no_traceback_of_requests(caplog: pytest.LogCaptureFixture) -> None:
