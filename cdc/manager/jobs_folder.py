@@ -146,6 +146,8 @@ class JobsFolder:
 
 def _report(path: Path, file: _JobFile, what: str, error: Exception) -> None:
     """Log the problem of a file, but not again for the same version of it."""
-    if file.problem != what:
+    # a file can be refused for one reason after the other; the text of another error may differ at each attempt
+    problem = f"{what}: {error}" if isinstance(error, ConfigError) else what
+    if file.problem != problem:
         _log.error("%s: %s", what, error, extra={"file": str(path)})
-    file.problem = what
+    file.problem = problem

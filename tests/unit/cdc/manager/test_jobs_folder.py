@@ -16,9 +16,11 @@ from cdc.errors import CheckpointError
 from cdc.manager import jobs_folder
 from cdc.manager.jobs_folder import JobsFolder
 from cdc.manager.spec import JobSpec
+from cdc.state.base import JobState
 from cdc.state.deployments import DesiredState
 from cdc.state.events import EventKind
 from cdc.state.sqlite import SqliteStore
+from tests.support.manager import add_job
 
 
 def seconds() -> Callable[[], float]:
@@ -88,6 +90,24 @@ def test_two_files_of_one_job_change_nothing(tmp_path: Path, caplog: pytest.LogC
         (jobs / "b.yaml").unlink()
         folder.read_changes()
         assert "zone" in (specs(store)["shop"] or "")
+
+
+def test_second_refusal_of_a_job_file_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The user removes one of two files of a job, and the job of the other one was cancelled."""
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    for name in ("a", "b"):
+        (jobs / f"{name}.yaml").write_text("name: shop\n")
+    with closing(SqliteStore(tmp_path)) as store:
+        add_job(store, "shop", JobState.CANCELLED)
+        folder = JobsFolder(jobs, store, seconds())
+        read_twice(folder)
+        read_twice(folder)
+        assert caplog.text.count("A job file is refused: The job shop is in") == 2
+        (jobs / "a.yaml").unlink()
+        read_twice(folder)
+        read_twice(folder)
+    assert caplog.text.count("A job file is refused: The job shop is CANCELLED") == 1
 
 
 def test_files_that_exchange_their_names_are_both_declared(tmp_path: Path) -> None:
