@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from cdc.api.models import JobStatus
 from cdc.config.alert_models import AlertEvent, HostAlerts
@@ -34,6 +36,9 @@ class HostWebhook:
         self._store = store
         self._alerts = alerts
         self._sampler = sampler
+        # of each job: what the store had, and what was posted and could not be saved
+        self._unsaved: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+        self._can_save = True  # since the last look began
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
 
@@ -61,26 +66,54 @@ class HostWebhook:
 
     def _look(self) -> bool:
         """Post what has changed. Return False if the webhook does not answer: the rest is posted later."""
-        return all(self._post_changes(job) for job in self._store.deployments.all() if self._is_own(job))
+        own = [job for job in self._store.deployments.all() if self._is_own(job)]
+        self._unsaved = {job.job: self._unsaved[job.job] for job in own if job.job in self._unsaved}
+        self._can_save = True
+        return all(self._post_changes(job) for job in own)
 
     def _post_changes(self, job: Deployment) -> bool:
-        host, before = self._store.host.name, job.alerts.get("host")
+        if self._compare(job)[0]:
+            # the messages about other jobs may have needed minutes, in which this job can have moved
+            found = self._store.deployments.get(job.job)
+            if found is None or not self._is_own(found):
+                return True
+            job = found
+        messages, posted = self._compare(job)
+        if not all(post(self._alerts, message, self._over) for message in messages):
+            return False
+        # saved afterwards: a process that ends in between posts twice, but never omits a message
+        if posted != job.alerts:
+            self._save(job, posted)
+        else:
+            self._unsaved.pop(job.job, None)  # what was not saved is over
+        return True
+
+    def _compare(self, job: Deployment) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Return the messages about what has changed, and what is posted with them."""
+        last = job.alerts
+        if job.job in self._unsaved and self._unsaved[job.job][0] == last:
+            last = self._unsaved[job.job][1]
+        host, before, paused = self._store.host.name, last.get("host"), last.get("paused")
         record, lag_s = replace(job.record, host=host), _lag_of(self._sampler.status(job.job))
-        paused = job.alerts.get("paused")
-        watch = AlertWatch(ResumeKind(paused) if paused else None, job.alerts.get("lags", False))
+        watch = AlertWatch(ResumeKind(paused) if paused else None, last.get("lags", False))
         messages = [
             message_of(event, record, lag_s, is_resolved=is_resolved)
             for event, is_resolved in watch.changes(self._alerts, record, lag_s)
         ]
         if before not in (None, host) and AlertEvent.MOVED in self._alerts.events:
             messages.insert(0, message_of(AlertEvent.MOVED, record, lag_s, moved_from=before))
-        if not all(post(self._alerts, message, self._over) for message in messages):
-            return False
-        # saved afterwards: a process that ends in between posts twice, but never omits a message
-        posted = {"paused": watch.paused, "lags": watch.lags, "host": host}
-        if posted != job.alerts:
-            self._store.deployments.save_alerts(job.job, posted)
-        return True
+        return messages, {"paused": watch.paused, "lags": watch.lags, "host": host}
+
+    def _save(self, job: Deployment, posted: Mapping[str, Any]) -> None:
+        """Save what was posted, at a later look if the store cannot be written."""
+        self._unsaved[job.job] = job.alerts, posted
+        if not self._can_save:
+            return  # each attempt may last for seconds
+        try:
+            self._store.deployments.save_alerts(job.job, posted, job.alerts)
+            del self._unsaved[job.job]
+        except CheckpointError:  # `cdc serve` logs it
+            self._can_save = False
 
     def _is_own(self, job: Deployment) -> bool:
         return (job.host or job.holder or job.record.host) == self._store.host.name

@@ -169,11 +169,15 @@ class Deployments:
 
         return self._database.transact(work)
 
-    def save_alerts(self, job: str, alerts: Mapping[str, Any]) -> None:
-        """Save what was posted about a job, for the host that posts next."""
-        sql = "UPDATE cdc_jobs SET alerts = :alerts WHERE name = :name"
-        text = json.dumps(dict(alerts))
-        self._database.transact(lambda transaction: transaction.run(sql, alerts=text, name=job))
+    def save_alerts(self, job: str, alerts: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+        """Save what was posted about a job, for the host that posts next.
+
+        ``before``: what was saved when the message was made. If it has changed, the job has moved and its new host has
+        posted; save nothing then.
+        """
+        sql = "UPDATE cdc_jobs SET alerts = :alerts WHERE name = :name AND COALESCE(alerts, '{}') = :before"
+        values = {"alerts": json.dumps(dict(alerts)), "name": job, "before": json.dumps(dict(before))}
+        self._database.transact(lambda transaction: transaction.run(sql, **values))
 
 
 def end_pause(transaction: Transaction, now: str, job: str, actor: str) -> None:

@@ -346,6 +346,21 @@ def test_lease_two_hosts_at_once_one_gets_the_job(fleet):
 
 
 @every_store
+def test_posted_alerts_of_another_host_are_not_replaced(fleet):
+    store = fleet.host("a")
+    store.deployments.declare("shop", desired=DesiredState.RUNNING, new=NEW)
+    first, second = {"paused": "manual", "host": "a"}, {"paused": None, "host": "b"}
+    for alerts, before, saved in (
+        (first, {}, first),
+        (second, {}, first),
+        (second, first, second),
+        (first, {}, second),
+    ):
+        store.deployments.save_alerts("shop", alerts, before)
+        assert store.deployments.get("shop").alerts == saved
+
+
+@every_store
 def test_events_of_states_are_saved_with_hint_once(fleet):
     store = fleet.host("a")
     record = store.acquire("shop", "shop.yaml")

@@ -129,7 +129,7 @@ def test_move_is_posted_by_the_host_that_takes_the_job(store: SqlStore, watch: A
     add_job(store, "shop", JobState.RUNNING)
     add_job(store, "new", JobState.RUNNING)
     assert store.deployments.assign("shop", "a1", 1)
-    store.deployments.save_alerts("shop", {"host": "a1"})
+    store.deployments.save_alerts("shop", {"host": "a1"}, {})
     found = watch()
     assert store.deployments.assign("new", "here", 1)  # its first host: this one
     assert store.deployments.assign("shop", "here", 2)
@@ -137,7 +137,7 @@ def test_move_is_posted_by_the_host_that_takes_the_job(store: SqlStore, watch: A
     assert (message["job"], message["event"], message["moved_from"], message["host"]) == ("shop", "moved", "a1", "here")
     assert store.deployments.assign("shop", "a1", 3)  # that host posts it
     wait_for(lambda: saved_host(store, "shop") == "here", "the message is saved")
-    store.deployments.save_alerts("shop", {"host": "a1"})
+    store.deployments.save_alerts("shop", {"host": "a1"}, store.deployments.get("shop").alerts)
     assert store.deployments.assign("shop", "here", 4)
     assert found.next() == ("shop", "moved", False)
 

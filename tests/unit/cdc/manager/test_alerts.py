@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cdc.config.alert_models import HostAlerts
+from cdc.errors import CheckpointError
 from cdc.manager import alerts as module
 from cdc.manager.alerts import HostWebhook
 from cdc.state.base import JobState, ResumeKind
@@ -47,10 +48,13 @@ class Hosts:
     def look(self, host: str, lag_s: float | None = None) -> list[tuple[str, str, bool, str | None]]:
         """Return what a process that has just started on ``host`` posts."""
         self.posted.clear()
+        self.webhook(host, lag_s)._look()
+        return list(self.posted)
+
+    def webhook(self, host: str, lag_s: float | None = None) -> HostWebhook:
         running = SimpleNamespace(state=JobState.RUNNING, lag_seconds=lag_s)
         sampler: Any = SimpleNamespace(status=lambda job: running)
-        HostWebhook(self.store(host), ALERTS, sampler)._look()
-        return list(self.posted)
+        return HostWebhook(self.store(host), ALERTS, sampler)
 
     def move(self, host: str | None) -> None:
         job = self.store("a1").deployments.get("shop")
@@ -112,3 +116,95 @@ def test_host_webhook_end_of_job_ends_its_lag(hosts: Hosts) -> None:
     assert hosts.look("a1", 20.0) == [("a1", "lag", False, None)]
     hosts.save(JobState.CANCELLED)
     assert hosts.look("a1") == [("a1", "lag", True, None)]
+
+
+def test_host_webhook_posts_once_while_the_store_cannot_be_written(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployments, left = hosts.store("a1").deployments, [1, 2, 3]
+    add_job(hosts.store("a1"), "crm", JobState.PAUSED, resume=ResumeKind.MANUAL)
+    crm = deployments.get("crm")
+    assert crm is not None and deployments.assign("crm", "a1", crm.fence)
+    real = deployments.save_alerts
+
+    def save_alerts(job: str, alerts: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+        if left:
+            left.pop()
+            raise CheckpointError("The state store is read-only.", hint="Make it writable.")
+        real(job, alerts, before)
+
+    monkeypatch.setattr(deployments, "save_alerts", save_alerts)
+    hosts.save(JobState.PAUSED, ResumeKind.AUTOMATIC)
+    webhook = hosts.webhook("a1")
+    for look in range(4):
+        webhook._look()
+        assert len(left) == max(2 - look, 0), "one attempt for all jobs"
+        assert hosts.posted == [("a1", "paused", False, None)] * 2
+    assert hosts.look("a1") == [], "saved"
+
+
+def test_host_webhook_end_is_posted_once_while_the_store_cannot_be_written(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save_alerts(job: str, alerts: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+        raise CheckpointError("The state store is read-only.", hint="Make it writable.")
+
+    monkeypatch.setattr(hosts.store("a1").deployments, "save_alerts", save_alerts)
+    webhook = hosts.webhook("a1")
+    for state, resume, is_resolved in (
+        (JobState.PAUSED, ResumeKind.MANUAL, False),
+        (JobState.RUNNING, None, True),
+    ):
+        hosts.save(state, resume)
+        hosts.posted.clear()
+        for _ in range(3):
+            webhook._look()
+        assert hosts.posted == [("a1", "paused", is_resolved, None)]
+
+
+@pytest.mark.parametrize("moves", ["before the message", "with the message"])
+def test_host_webhook_saves_nothing_about_a_job_that_has_moved(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, moves: str
+) -> None:
+    """A host whose webhook is slow posts about other jobs first."""
+    hosts.save(JobState.PAUSED, ResumeKind.AUTOMATIC)
+    old = hosts.store("a1").deployments.get("shop")
+    assert old is not None
+    real = hosts.post
+
+    def move() -> None:
+        monkeypatch.setattr(module, "post", real)
+        hosts.move("b2")
+        assert hosts.look("b2") == [("b2", "moved", False, "a1"), ("b2", "paused", False, None)]
+        hosts.save(JobState.RUNNING)
+        assert hosts.look("b2") == [("b2", "paused", True, None)]
+        hosts.posted.clear()
+
+    def post(alerts: HostAlerts, message: Mapping[str, Any], over: threading.Event) -> bool:
+        move()
+        return True
+
+    if moves == "before the message":
+        move()
+    else:
+        monkeypatch.setattr(module, "post", post)
+    hosts.webhook("a1")._post_changes(old)
+    assert hosts.posted == []
+    assert hosts.look("b2") == []
+
+
+def test_host_webhook_end_of_a_pause_that_was_posted_during_a_move(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = hosts.post
+
+    def post(alerts: HostAlerts, message: Mapping[str, Any], over: threading.Event) -> bool:
+        hosts.move("b2")
+        return real(alerts, message, over)
+
+    monkeypatch.setattr(module, "post", post)
+    hosts.save(JobState.PAUSED, ResumeKind.AUTOMATIC)
+    assert hosts.look("a1") == [("a1", "paused", False, None)]
+    monkeypatch.setattr(module, "post", real)
+    hosts.save(JobState.RUNNING)
+    assert hosts.look("b2") == [("b2", "moved", False, "a1"), ("b2", "paused", True, None)]
