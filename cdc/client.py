@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ANSWER_S = 30.0  # a driver on another host answers within 6 s
+REQUEST_S = 61.0  # a request that no driver has taken within 60 s is not carried out
+RESULT_S = 120.0  # a driver takes a request within 60 s, and its checks of the source end within 45 s
 CHECK_S = 300.0  # of source, sink and tables, with the start of Spark
 POLL_S = 0.5
 _PAGE = 1000  # tables or schema changes of one answer
@@ -226,13 +228,19 @@ class Jobs:
 
     def _request(self, name: str, verb: str, body: Mapping[str, Any]) -> None:
         number = self._ask("POST", f"{self._path(name)}/{verb}", json=body, key="event")["event"]
-        deadline = time.monotonic() + ANSWER_S
+        began = time.monotonic()
         path = f"{self._path(name)}/events/{number}"
-        while (result := self._ask("GET", path, key="result")["result"]) is None:
-            if time.monotonic() >= deadline:
+        while True:
+            waited = time.monotonic() - began
+            event = self._ask("GET", path, key="result")
+            if (result := event["result"]) is not None:
+                break
+            is_taken = event.get("taken_by") is not None
+            if waited >= (RESULT_S if is_taken else REQUEST_S):
                 raise PrerequisiteError(
                     f"The driver of {name} has not answered.",
-                    hint=f"`jobs.status({name!r})` shows the job.",
+                    hint=f"`jobs.status({name!r})` shows the job."
+                    + (" It has received the request, so do not repeat it at once." if is_taken else ""),
                     event=number,
                 )
             time.sleep(POLL_S)

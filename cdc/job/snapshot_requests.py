@@ -20,6 +20,7 @@ from channels.routes import Routes
 from channels.sinks.base import Sink, can_list_keys
 from channels.sinks.row_ranges import can_read_rows
 
+CHECK_S = 45.0  # less than the sender of a request waits, so that it gets the error of the check
 NO_TABLE = f".{part_text('')}"  # the end of the text of a name without a dot
 
 
@@ -55,7 +56,7 @@ def check_request(request: SnapshotRequest, settings: SnapshotSettings | None, r
             f"{request.where!r} is not one condition over the columns of a row.",
             hint="Write it as after WHERE in MySQL, for example `id > 1000 AND status = 'new'`.",
         )
-    with Server(settings.endpoint) as server:
+    with Server(settings.endpoint.within(CHECK_S)) as server:
         if not mapped_tables(server, lambda *name: name == (database, table)):
             raise ConfigError(
                 f"The table {request.table} does not exist in the source, or this account cannot see it.",

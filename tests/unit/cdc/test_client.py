@@ -6,12 +6,14 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cdc.client import Jobs
 from cdc.errors import CdcError, ConfigError, PrerequisiteError
+from cdc.state.events import REQUEST_S
 
 BODIES = {
     "list": b"[1]", "html": b"<html>", "text": b'"x"', "null": b"null", "number": b"5", "empty": b"",
@@ -139,3 +141,32 @@ def test_resume_names_the_pause_that_its_caller_has_seen(monkeypatch: pytest.Mon
         jobs.resume("shop")
     seen = {"pause": "3f9a11c2"}
     assert sent == [{}, {"past_ddl": True, **seen}, {}, {}, seen]
+
+
+@pytest.mark.parametrize(("result_after_s", "is_taken"), [(100.0, True), (1000.0, True), (1000.0, False)])
+def test_request_waits_for_the_checks_of_its_driver(
+    monkeypatch: pytest.MonkeyPatch, result_after_s: float, is_taken: bool
+) -> None:
+    """A driver asks the source about `snapshot --where`. To repeat the command would load the table twice."""
+    now = 0.0
+
+    def exchange(method: str, path: str, **options: Any) -> tuple[int, Any]:
+        if method == "POST":
+            return 202, {"event": 1}
+        result = {"ok": True} if now >= result_after_s else None
+        return 200, {"result": result, "taken_by": "host:17" if is_taken else None}
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("cdc.client.time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    with Jobs("http://127.0.0.1:8480") as jobs:
+        monkeypatch.setattr(jobs, "_exchange", exchange)
+        if result_after_s == 100.0:
+            jobs.snapshot("shop", "shop.orders", "id > 5")
+            return
+        with pytest.raises(PrerequisiteError, match="The driver of shop has not answered") as refused:
+            jobs.snapshot("shop", "shop.orders", "id > 5")
+    assert ("do not repeat it" in refused.value.hint) is is_taken
+    assert REQUEST_S <= now < (130 if is_taken else 70)

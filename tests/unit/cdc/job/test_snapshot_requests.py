@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +14,9 @@ from cdc.job.snapshot_requests import check_request, check_verify
 from cdc.model.snapshot import SnapshotRequest
 from cdc.model.table_names import table_of, table_text
 from cdc.model.verify import VerifyRequest
+from cdc.mysql.connection import Endpoint
 from cdc.run_context import SnapshotSettings
+from cdc.state.events import REQUEST_S
 
 
 class Routes:
@@ -57,15 +60,18 @@ def test_snapshot_of_a_table_that_the_source_does_not_show_is_refused(
 ) -> None:
     """As `cdc snapshot shop shop.typo` with a channel for shop.*: the job would pause at this request."""
     found, conditions = [("shop", "other")], list[str]()
-    monkeypatch.setattr("cdc.job.snapshot_requests.Server", lambda _: nullcontext())
+    endpoints = list[Endpoint]()
+    monkeypatch.setattr("cdc.job.snapshot_requests.Server", lambda one: endpoints.append(one) or nullcontext())
     monkeypatch.setattr(
         "cdc.job.snapshot_requests.mapped_tables", lambda _, maps: [name for name in found if maps(*name)]
     )
     monkeypatch.setattr("cdc.job.snapshot_requests.check_condition", lambda *given: conditions.append(given[-1]))
     request, sink = SnapshotRequest("shop.orders", where), SimpleNamespace(keys=lambda *_: None)
-    settings = SnapshotSettings(cast(Any, None), cast(Any, None))
+    settings = SnapshotSettings(Endpoint("127.0.0.1"), cast(Any, None))
     with pytest.raises(ConfigError, match=r"shop\.orders does not exist in the source, or this account cannot see it"):
         check_request(request, settings, cast(Any, Routes()), cast(Any, sink))
     found.append(("shop", "orders"))
     check_request(request, settings, cast(Any, Routes()), cast(Any, sink))
     assert conditions == ([] if where is None else [where])
+    # the error of a server that does not answer reaches the sender
+    assert all(one.until is not None and one.until < time.monotonic() + REQUEST_S - 10 for one in endpoints)
