@@ -304,7 +304,9 @@ class Resume:
     past_ddl: bool = False  # continue after a row-changing statement
     apply_ddl: bool = False  # apply the statement at which the job is paused to the targets, whatever the mode says
     accept_server: bool = False  # continue from another server at the address
-    accept_gap: bool = False  # continue without changes that the source no longer has, or that cannot be read
+    # continue without changes that the source no longer has, or that cannot be read; with `replay_bad`, load messages
+    # after which others were deleted
+    accept_gap: bool = False
     reload_missing: bool = False  # load targets again that are missing, were replaced or are older than the state
     pause: str | None = None  # `pause` of the status that the user has seen: another pause is not ended; null: any
     replay_bad: bool = False  # load kept messages of Kafka again; a RUNNING job reads its file again and continues

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -46,7 +47,7 @@ def replay_bad(context: click.Context, name: str, accept_gap: bool, output: str)
         if before.kept:
             driver, request = driver_of(store, record), Resume(accept_gap=accept_gap, replay_bad=True)
             if (status := driver.status()) is not None:
-                driver.request(request)
+                driver.request(replace(request, pause=status.pause))
                 after = _await(store, name, before.replays, status.resumes)
             else:
                 resume_without_driver(store, record, request, debug=context.obj)

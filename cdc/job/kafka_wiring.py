@@ -53,12 +53,18 @@ class KafkaParts:
     def receiver(self, resume: Resume, acknowledged: Mapping[Position, bool], window_bytes: int) -> KafkaReceiver:
         """Return the receiver of a run."""
         source = self._source
+        accepted = Accepted(
+            gap=resume.accept_gap and not resume.replay_bad,
+            server=resume.accept_server,
+            skips_lost=source.lost_offsets == "earliest",
+            kept_gap=resume.accept_gap,
+        )
         return KafkaReceiver(
             self.settings,
             self.decoder(),
             self._routes,
             rules=OrderRules(source.one_partition_per_key, source.key_changes == "apply", moves_key_changes=True),
-            accepted=Accepted(resume.accept_gap, resume.accept_server, source.lost_offsets == "earliest"),
+            accepted=accepted,
             bad=self.bad_messages(),
             replays_bad=resume.replay_bad and source.bad_rows is not None,
             format_name=source.format,

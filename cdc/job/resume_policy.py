@@ -89,9 +89,10 @@ class ResumePolicy:
         """Return the DDL statements that this run and later ones skip, with the one at which the job is PAUSED.
 
         While an XA transaction is prepared, the position stays before it, and so may be far before the statement. The
-        stream then delivers the statement again, also to later drivers.
+        stream then delivers the statement again, also to later drivers. `cdc replay-bad` skips no statement: its user
+        has decided about kept messages, and the job is PAUSED at the statement again.
         """
-        if self.options is None:
+        if self.options is None or self.options.replay_bad:
             return record.acknowledged_ddl
         # after a gap or on another server, other statements may be at these positions
         is_same_log = not (self.options.accept_gap or self.options.accept_server)
@@ -107,7 +108,7 @@ def check_resume(record: JobRecord, options: Resume, *, pause_requested: bool = 
     ``pause_requested``: a user has requested a pause, which a running commit can delay.
     """
     is_manual = (record.state, record.resume) == (JobState.PAUSED, ResumeKind.MANUAL)
-    if pause_requested and not is_manual and options.pause is not None:  # its sender has seen an earlier pause
+    if pause_requested and not is_manual and (options.pause is not None or options.replay_bad):  # not for this pause
         raise ConfigError(
             f"A pause of the job {record.name} was requested, and the job is not paused yet.",
             hint=f"See `cdc status {record.name}`, and resume the job when it is paused.",

@@ -20,6 +20,7 @@ class Accepted:
     gap: bool = False  # messages that retention has deleted, and deleted topics
     server: bool = False  # another cluster, or a topic that was created again
     skips_lost: bool = False  # ``lost_offsets: earliest``: as ``gap``, but only for deleted messages
+    kept_gap: bool = False  # deleted messages after kept ones that are loaded again; not those of the position
     missing: frozenset[str] = frozenset()  # topics and partitions that did not exist at the start of the run
 
     def later(self, topics: Topics, saved: KafkaPosition) -> Accepted:

@@ -184,7 +184,7 @@ class KafkaStream:
         assert self._maker.bad is not None
         self.replay = BadReplay(
             self._settings, self._cluster, self._maker, self._maker.bad,
-            window_bytes=self._window_bytes, accepts_gap=self._accepted.gap, stopping=self._stopping,
+            window_bytes=self._window_bytes, accepts_gap=self._accepted.kept_gap, stopping=self._stopping,
         )  # fmt: skip
         for batch in self.replay.batches():
             if not self.window.put(batch):

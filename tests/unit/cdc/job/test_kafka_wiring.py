@@ -2,6 +2,7 @@
 
 import pytest
 
+from cdc.api.models import Resume
 from cdc.checks.kafka import unread_topics
 from cdc.config.models import load_config
 from cdc.errors import ConfigError, SchemaMismatch, TargetMismatch
@@ -10,6 +11,7 @@ from cdc.model.kafka_position import KafkaPosition, PartitionOffset
 from cdc.model.schema import TableSchema
 from cdc.sources.kafka.batches import BatchMaker, OrderRules
 from cdc.sources.kafka.cluster import Topic, Topics
+from cdc.sources.kafka.continuity import Accepted
 from cdc.sources.kafka.layouts import Layouts
 from cdc.sources.schema_history import SchemaHistory
 from tests.support.job_files import write_job
@@ -44,6 +46,13 @@ def parts_of(folder, channel, source_format="json"):
     components = build(config)
     components.close()
     return kafka_parts(config, config.source, components.routes), components.routes
+
+
+def test_replay_of_bad_messages_accepts_no_gap_of_the_position(tmp_path):
+    parts, _ = parts_of(tmp_path, "topic: o, key: [id], fields: {id: BIGINT}")
+    for replay_bad in (False, True):
+        receiver = parts.receiver(Resume(accept_gap=True, replay_bad=replay_bad), {}, 1 << 20)
+        assert receiver._accepted == Accepted(gap=not replay_bad, kept_gap=True)
 
 
 def test_fields_describe_named_tables_and_tables_of_a_pattern(tmp_path):

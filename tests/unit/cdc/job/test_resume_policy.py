@@ -46,6 +46,20 @@ def test_resume_that_does_not_match_the_pause_raises(record: JobRecord, options:
     check_resume(PAUSED, Resume(apply_ddl=True))
 
 
+@pytest.mark.parametrize("options", [Resume(replay_bad=True), Resume(replay_bad=True, accept_gap=True)])
+def test_replay_of_bad_messages_skips_no_statement(options: Resume) -> None:
+    policy, earlier = ResumePolicy(None), (AcknowledgedDdl(BinlogPosition("bin.000001", 40), True),)
+    policy.begin(options, HERE, CHANGE)
+    assert policy.acknowledged(replace(PAUSED, acknowledged_ddl=earlier), HERE) == earlier
+
+
+def test_replay_of_bad_messages_keeps_a_requested_pause() -> None:
+    running = replace(PAUSED, state=JobState.RUNNING)
+    check_resume(running, Resume(replay_bad=True))
+    with pytest.raises(ConfigError, match="A pause of the job shop was requested"):
+        check_resume(running, Resume(replay_bad=True), pause_requested=True)
+
+
 FIRST, SECOND = (
     replace(PAUSED, pause=name, resume=ResumeKind.MANUAL, stopped_at_ddl=at) for name, at in (("a", HERE), ("b", THERE))
 )
