@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 import textwrap
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -283,50 +285,82 @@ def errors_page() -> str:
 def raised_errors() -> dict[str, list[tuple[str, str]]]:
     """Return (message, hint) of every error that the code creates with both as text, by class."""
     found: dict[str, list[tuple[str, str]]] = {}
-    names = {kind.__name__ for kind in error_classes()}
     for package in PRODUCT:
         for path in sorted((ROOT / package).rglob("*.py")):
-            tree = ast.parse(path.read_text())
-            constants = {
-                target.id: one.value
-                for one in tree.body
-                if isinstance(one, ast.Assign)
-                for target in one.targets
-                if isinstance(target, ast.Name)
-            }
-            for node in ast.walk(tree):
-                name = getattr(getattr(node, "func", None), "id", None)
-                if not isinstance(node, ast.Call) or name not in names or not node.args:
-                    continue
-                hint = next((one.value for one in node.keywords if one.arg in HINTS), None)
-                message = in_words(node.args[0], constants)
-                if hint is not None and message.strip(". "):
-                    found.setdefault(name, []).append((message, in_words(hint, constants)))
-    for product in (DORIS, STARROCKS):
-        for refusal in product.refusals:
-            message, hint_text = refusal.message.format(name=product.name, text="..."), refusal.hint.format(user="...")
+            for name, message, hint in created_errors(ast.parse(path.read_text())):
+                found.setdefault(name, []).append((message, hint))
+    for server in (DORIS, STARROCKS):
+        for refusal in server.refusals:
+            message, hint_text = refusal.message.format(name=server.name, text="..."), refusal.hint.format(user="...")
             found.setdefault(refusal.error.__name__, []).append((message, hint_text))
-        found.setdefault("PreparedLoadLost", []).append((product.lost, product.lost_hint))
+        found.setdefault("PreparedLoadLost", []).append((server.lost, server.lost_hint))
     return found
 
 
-def in_words(node: ast.expr, constants: dict[str, ast.expr]) -> str:
-    """Return the text of an expression; "..." for what is known at run time only."""
+def created_errors(tree: ast.Module) -> Iterator[tuple[str, str, str]]:
+    """Yield class, message and hint of every error that a module creates with both as text, once per hint."""
+    names = {kind.__name__ for kind in error_classes()}
+    constants = assigned(tree.body)
+    known = dict.fromkeys(ast.walk(tree), constants)
+    for function in ast.walk(tree):  # an inner function after the outer one
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            known |= dict.fromkeys(ast.walk(function), known[function] | assigned(ast.walk(function)))
+    for node in known:
+        name = getattr(getattr(node, "func", None), "id", None)
+        if not isinstance(node, ast.Call) or name not in names or not node.args:
+            continue
+        hint = next((one.value for one in node.keywords if one.arg in HINTS), None)
+        if hint is not None:
+            for message, text in product(texts(node.args[0], constants), texts(hint, known[node])):
+                if message.strip(". "):
+                    yield name, message, text
+
+
+def assigned(statements: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
+    """Return the values that names get, by name. ``name += value`` is a value too.
+
+    A name that is assigned twice is left out: each value may belong to another message.
+    """
+    found: dict[str, list[ast.expr]] = {}
+    repeated = set[str]()
+    for one in statements:
+        if isinstance(one, ast.Assign):
+            for target in one.targets:
+                if isinstance(target, ast.Name):
+                    repeated |= {target.id} & found.keys()
+                    found[target.id] = [one.value]
+        elif isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name) and one.target.id in found:
+            found[one.target.id].append(ast.BinOp(found[one.target.id][0], ast.Add(), one.value))
+    return {name: values for name, values in found.items() if name not in repeated}
+
+
+def texts(node: ast.expr, names: dict[str, list[ast.expr]]) -> list[str]:
+    """Return the texts that an expression can have; "..." for what is known at run time only."""
+    found: list[str] = []
     if isinstance(node, ast.Constant):
         text = f"{node.value:g}" if isinstance(node.value, float) else str(node.value)
-        return " ".join(text.split()) if "\n" in text else text
+        return [" ".join(text.split()) if "\n" in text else text]
     if isinstance(node, ast.JoinedStr):
-        return "".join(in_words(one, constants) for one in node.values)
+        return ["".join(parts) for parts in product(*(texts(one, names) for one in node.values))]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return in_words(node.left, constants) + in_words(node.right, constants)
-    if isinstance(node, ast.FormattedValue):
-        return in_words(node.value, constants)
-    if isinstance(node, ast.Name):
-        if node.id in constants:
-            return in_words(constants[node.id], constants)
-        value = getattr(cdc.errors, node.id, None)
-        return value if isinstance(value, str) else "..."
-    return "..."
+        return [left + right for left in texts(node.left, names) for right in texts(node.right, names)]
+    if isinstance(node, ast.FormattedValue):  # a constant; a value of the moment is "...", even if it is one of a few
+        values = names.get(node.value.id, [node.value]) if isinstance(node.value, ast.Name) else [node.value]
+        is_constant = isinstance(values[0], ast.Constant | ast.JoinedStr | ast.BinOp | ast.Name)
+        return texts(node.value, names) if is_constant and len(values) == 1 else ["..."]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        found = [re.sub(r"\{\w*\}", "...", text) for text in texts(node.func.value, names)]
+    elif isinstance(node, ast.IfExp):
+        found = texts(node.body, names) + texts(node.orelse, names)
+    elif isinstance(node, ast.BoolOp):
+        found = [text for one in node.values for text in texts(one, names)]
+    elif isinstance(node, ast.Name) and node.id in names:
+        others = {name: values for name, values in names.items() if name != node.id}  # x = x.strip()
+        found = [text for value in names[node.id] for text in texts(value, others)]
+    elif isinstance(node, ast.Name) and isinstance(value := getattr(cdc.errors, node.id, None), str):
+        return [value]
+    known = [text for text in dict.fromkeys(found) if text.strip(". ") or "..." not in text]
+    return known if any(known) else ["..."]
 
 
 def main() -> None:
