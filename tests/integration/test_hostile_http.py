@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
+from cdc.api import unread_body
 from cdc.api.http_server import CONNECTIONS_MOST, HANDSHAKES_MOST, HEADER_BYTES_MOST, HttpServer
 from cdc.manager.rest import Tokens
 from cdc.manager.rest.guard import BODY_BYTES_MOST, COOKIE
@@ -167,12 +168,15 @@ def test_oversized_body_is_refused_on_every_route(url: str, store: SqlStore, pat
     assert not has_requests(store)
 
 
-def test_answer_before_the_end_of_the_body_reaches_a_client_that_sends_first(url: str) -> None:
+def test_answer_before_the_end_of_the_body_reaches_a_client_that_sends_first(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unread_body, "REST_S", LIMIT_S)
     half = b"#" * BODY_BYTES_MOST
     head = f"POST /v1/check HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ADMIN}\r\nContent-Length: {2 * len(half)}\r\n\r\n"
     with connected(url) as line:
         line.sendall(head.encode() + half)
-        assert line.recv(12, socket.MSG_PEEK) == b"HTTP/1.1 413"
+        assert line.recv(12, socket.MSG_PEEK | socket.MSG_WAITALL) == b"HTTP/1.1 413"
         for first in range(0, len(half), 1 << 16):  # a closed connection refuses the second piece
             line.sendall(half[first : first + (1 << 16)])
         answer = b"".join(iter(lambda: line.recv(1 << 16), b""))

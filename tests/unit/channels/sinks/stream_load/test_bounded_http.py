@@ -13,6 +13,7 @@ import pytest
 
 from channels.sinks.stream_load.bounded_http import AnswerReader, AnswerTooLarge, read_body
 from channels.sinks.stream_load.http import ClusterAddress, HttpClient
+from tests.support.limits import HANG_S
 
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 FINAL = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -75,11 +76,25 @@ def test_interim_and_final_answer_byte_by_byte_are_both_read() -> None:
 
 @pytest.mark.parametrize("part", [b"", b"HTTP/1.1 1", b"HTTP/1.1 100 Contin"])
 def test_incomplete_interim_answer_asks_for_the_body_after_its_time(part: bytes) -> None:
-    with answering(part, INTERIM[len(part) :] + FINAL, pause_s=0.4) as reader:
-        began = time.monotonic()
-        assert reader.asks_for_body(0.1) and time.monotonic() - began < 0.35
+    ours, theirs = socket.socketpair()
+    asked = threading.Event()
+    was_asked = []
+
+    def send() -> None:
+        theirs.sendall(part)
+        was_asked.append(asked.wait(HANG_S))
+        theirs.sendall(INTERIM[len(part) :] + FINAL)
+        theirs.close()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    with ours, AnswerReader(ours, 1 << 20) as reader:
+        assert reader.asks_for_body(0.1)
+        asked.set()
         reader.wait_at_most(5.0)
         assert response_of(reader) == (200, b"ok")
+        thread.join()
+    assert was_asked == [True], "before the rest of the answer"
 
 
 def test_closed_connection_ends_the_wait() -> None:
