@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -232,6 +233,20 @@ def test_plain_load_after_drop_of_column_stops_job(doris: DorisEmulator) -> None
     assert sink.last_checkpoint("shop") is None, "nothing says that it is committed"
     with pytest.raises(TargetMismatch, match="column name is missing"):
         write(sink, (1, "a", False, 1), name=name_of(attempt=1))
+    sink.close()
+
+
+def test_plain_loads_of_several_tables_wait_in_parallel(doris: DorisEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = sink_on(doris, two_phase_commit=False)
+    tables = [replace(TABLE, name=f"ods.orders_{number}") for number in range(4)]
+    loads = []
+    for table in tables:
+        sink.ensure_table(table)
+        loads.append(write(sink, (1, "a", False, 1), name=name_of(channel=table.name), table=table))
+    together = threading.Barrier(len(tables))  # each table waits here for the others
+    monkeypatch.setattr(sink._visibility, "wait", lambda *of: together.wait(5))
+    sink.commit(loads, mark_of())
+    assert sink.last_checkpoint("shop") == mark_of()
     sink.close()
 
 

@@ -25,7 +25,7 @@ from channels.sinks.stream_load.alter import ALTER_TIMEOUT_S
 from channels.sinks.stream_load.http import ClusterAddress, Unreachable
 from channels.sinks.stream_load.messages import SqlError
 from channels.sinks.stream_load.name_rules import NameRules
-from channels.sinks.stream_load.sink import ClusterSink, by_table, database_of, label_of
+from channels.sinks.stream_load.sink import ClusterSink, database_of, label_of
 from channels.sinks.stream_load.statements import string_literal
 from channels.sinks.stream_load.table import transaction_findings
 from channels.sinks.stream_load.target_tables import TableHooks
@@ -154,24 +154,21 @@ class DorisSink(ClusterSink):
         return DorisPartWriter(self._client, table, self._settings, self._two_phase, self._compression)
 
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: SinkCheckpoint) -> None:
-        """See ``Sink``. Each load saves whether it waits for the commit: the setting can change between runs."""
+        """See ``Sink``."""
         self._checkpoints.check_commit(checkpoint)
-        waiting: dict[bool, list[PreparedLoad]] = {True: [], False: []}
-        for load in loads:
-            waiting[self._is_two_phase(load)].append(load)
-        for plain in by_table(waiting[False]).values():
-            self._abort_mismatched(plain)  # they are committed already; the error stops the next cycle
-            self._await_visible(plain, [label_of(load) for load in plain])  # after a publish timeout they are not yet
-        self._commit_each(waiting[True], checkpoint)
+        self._commit_each(loads, checkpoint)
         self._record(loads, checkpoint)
 
     def _is_two_phase(self, load: PreparedLoad) -> bool:
+        """Return whether ``load`` waits for the commit. Each load saves it: the setting can change between runs."""
         if "two_phase" in load.detail:
             return bool(load.detail["two_phase"])
         # saved by an older version; a plain load is committed at once
         return self._two_phase or self.state(load) is not LoadState.COMMITTED
 
     def _send_commit(self, load: PreparedLoad, *, is_retry: bool) -> str | None:
+        if not self._is_two_phase(load):
+            return None  # the cluster committed it when it was loaded
         if is_retry:
             self._client.backends(fresh=True)
         reply = self._client.finish("commit", database_of(load), load.detail["transaction"])
