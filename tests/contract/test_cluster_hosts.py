@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import SinkUnavailable
+from cdc.errors import SinkUnavailable, TargetMismatch
 from channels.sinks.doris import client as doris_client
 from channels.sinks.starrocks import client as starrocks_client
 from channels.sinks.stream_load import http as stream_load
@@ -182,6 +182,23 @@ def test_starrocks_check_names_the_setting_for_backends() -> None:
         sink.close()
         sink = starrocks.sink_on(there, "single", backends=backends)
         assert not [finding for finding in sink.check([TABLE]) if finding.fatal]
+        sink.close()
+
+
+def test_starrocks_backend_with_two_names_in_be_needs_replication() -> None:
+    with cluster("starrocks", backends=1) as there:
+        backends = [f"{host}:{there.backends[0].port}" for host in ("127.0.0.1", "localhost")]
+        there.settings.operators.discard(USER[0])
+        sink = starrocks.sink_on(there, "single", backends=backends)
+        with pytest.raises(TargetMismatch, match="does not create the table") as caught:
+            sink.ensure_table(TABLE)
+        assert "set sink.tables.replication" in caught.value.hint
+        sink.close()
+        sink = starrocks.sink_on(there, "single", backends=backends, tables={"replication": 1})
+        sink.acquire_ownership(mark_of(0), [TABLE.name])
+        sink.ensure_table(TABLE)
+        sink.commit([write(sink, (1, "a", False, 1))], mark_of())
+        assert sink.last_checkpoint("shop") == mark_of()
         sink.close()
 
 

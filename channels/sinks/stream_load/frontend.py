@@ -102,7 +102,7 @@ class FrontendSql:
                 raise TargetMismatch(
                     f"{self.messages.name} does not create the table: {error}.",
                     hint="Fix sink.tables or the channel's tables, or create the table yourself: `cdc ddl` prints the "
-                    "statement.",
+                    "statement. If it has more replicas than running backends, set sink.tables.replication.",
                     table=table,
                 ) from error
             raise self.messages.refused(error, table=table) from error

@@ -87,7 +87,8 @@ class TargetTables:
     def checkpoints_statement(self, database: str) -> str:
         """Return CREATE TABLE for ``cdc_checkpoints`` in ``database``."""
         table = f"{quoted(database)}.{quoted(CHECKPOINTS)}"
-        return self._rules.checkpoints.format(table=table, replication=self._hooks.replication() or 1)
+        replication = self._options.get("replication") or self._hooks.replication() or 1
+        return self._rules.checkpoints.format(table=table, replication=replication)
 
     def _create_statement(self, table: TargetTable, options: Mapping[str, Any]) -> str:
         statement = create_table(table, options, self._rules)

@@ -50,6 +50,16 @@ def test_created_table_has_expected_replicas(
     assert replicas(statements[-1]) == expected and statements[-1].count("replication_") == (expected is not None)
 
 
+@pytest.mark.parametrize(
+    ("counted", "options", "expected"), [(2, {}, "2"), (2, {"replication": 1}, "1"), (None, {}, "1")]
+)
+def test_checkpoint_table_has_expected_replicas(counted: int | None, options: dict[str, Any], expected: str) -> None:
+    assert (
+        f'= "{expected}"'
+        in tables_of([], counted, **options).checkpoints_statement("ods").rpartition("replication_")[2]
+    )
+
+
 def test_ddl_without_replication_uses_default_of_cluster() -> None:
     statements: list[str] = []
     assert replicas(tables_of(statements, 3).create_statement(TABLE)) is None
