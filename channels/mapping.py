@@ -206,10 +206,21 @@ class Mapping:
                 columns.append(TargetColumn(name, column.arrow, nullable, column.type, column.comment))
             else:
                 arrow, nullable = found[name]
-                columns.append(TargetColumn(name, arrow, nullable and name not in key))
+                documents = self._documents(schema, computed[name])
+                type_and_comment = (documents.type, documents.comment) if documents is not None else ()
+                columns.append(TargetColumn(name, arrow, nullable and name not in key, *type_and_comment))
         names = {name.casefold() for name in expressions}
         kept = () if self.columns is not None else (one for one in self.column_map.kept if one.casefold() not in names)
         return TargetTable(self.target, tuple(columns), key, schema.comment, self.options, tuple(kept))
+
+    def _documents(self, schema: TableSchema, text: str) -> Column | None:
+        """Return the JSON column if ``text`` is ``nullif(column, ...)``: its values are documents of it, or NULL."""
+        parsed = _parsed(text, self.source)
+        column = parsed.this if isinstance(parsed, exp.Nullif) else None
+        if not isinstance(column, exp.Column) or len(column.parts) != 1:
+            return None
+        found = self._column(schema, column.name)
+        return found if found.kind is Kind.JSON else None
 
     def _copied_key(self, schema: TableSchema, copies: abc.Mapping[str, Column]) -> tuple[str, ...]:
         if not schema.key:

@@ -30,7 +30,7 @@ class TargetColumn:
     name: str
     arrow: pa.DataType
     nullable: bool
-    source_type: str = ""  # MySQL's type text if the column is a plain copy; "" for an expression
+    source_type: str = ""  # MySQL's type text of a plain copy, or of nullif() of a JSON column; "" for others
     comment: str = ""
 
 

@@ -81,8 +81,9 @@ def _check(table: TargetTable, batch: pa.RecordBatch, name: str, documents: pa.A
     if where := _rejected(table, batch, name, pc.match_substring_regex(documents, _NULL)):
         raise LoadRejected(
             f"A document for column {name} is the JSON value null, for which StarRocks can return {{}}.",
-            hint=f"Exclude the row by filter:, or store the texts of the column in a new table: columns: {{{name}: "
-            f'"cast({name} as string)"}}; then `cdc resume`.',
+            hint="To load NULL instead, list all columns under columns: of the channel, and this one as "
+            f"{{{name}: \"nullif({name}, 'null')\"}}. Or exclude the row by filter:, or store the texts of the column "
+            f'in a new table: {{{name}: "cast({name} as string)"}}. Then `cdc resume`.',
             **where,
         )
     if where := _rejected(table, batch, name, pc.invert(pc.match_substring_regex(documents, _DOCUMENT))):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from cdc.errors import SchemaMismatch, TargetMismatch
 from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.schema_change import ColumnMap
 from channels.mapping import Mapping
+from channels.sinks.base import TargetColumn
 
 ID = Column("ID", Kind.BIGINT, "bigint", nullable=False)
 EMAIL = Column("email", Kind.VARCHAR, "varchar(40)", length=40, charset="utf8mb4", comment="where to")
@@ -19,6 +21,26 @@ def test_target_table_without_columns_copies_source() -> None:
     target = Mapping("shop.orders", "ods.orders").target_table(SCHEMA)
     assert [column.name for column in target.columns] == ["ID", "email", "day"]
     assert (target.key, target.comment, target.columns[1].comment) == (("ID",), "all orders", "where to")
+
+
+@pytest.mark.parametrize(
+    ("text", "source_type", "comment"),
+    [
+        ("nullif(doc, 'null')", "json", "documents"),
+        ("NULLIF(`DOC`, concat('nu', 'll'))", "json", "documents"),
+        ("nullif(trim(doc), 'null')", "", ""),
+        ("coalesce(doc, '{}')", "", ""),
+        ("cast(nullif(doc, 'null') as string)", "", ""),
+        ("nullif(email, '')", "", ""),
+    ],
+)
+def test_target_table_nullif_of_a_json_column_is_json(text: str, source_type: str, comment: str) -> None:
+    doc = Column("doc", Kind.JSON, "json", nullable=False, comment="documents")
+    schema = TableSchema("shop", "orders", (ID, EMAIL, doc), ("ID",))
+    target = Mapping("shop.orders", "ods.orders", columns={"id": "id", "d": text}).target_table(
+        schema, lambda *of: {"d": (pa.string(), True)}
+    )
+    assert target.columns[1] == TargetColumn("d", pa.string(), True, source_type, comment)
 
 
 def test_target_table_not_null_date_is_nullable() -> None:

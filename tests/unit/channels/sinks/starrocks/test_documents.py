@@ -83,7 +83,8 @@ def test_document_null_is_refused_with_its_key(document: str) -> None:
     with pytest.raises(LoadRejected, match="the JSON value null") as caught:
         sent("1", document, "{}")
     assert caught.value.context["keys"] == [{"id": 1}]
-    assert 'columns: {doc: "cast(doc as string)"}' in caught.value.hint
+    assert '{doc: "cast(doc as string)"}' in caught.value.hint
+    assert """{doc: "nullif(doc, 'null')"}""" in caught.value.hint
 
 
 @pytest.mark.parametrize("text", NO_DOCUMENTS)
