@@ -188,6 +188,8 @@ def _sink(config: Config, limit: TimeLimit | None) -> Sink:
         address,
         databases=[parse_table(channel.target).database for channel in config.channels],
         multi_table=sink.multi_table,
+        # Kafka and Canal send texts, also those of MariaDB, whose JSON is any text without its CHECK
+        parses_documents=config.source.type in ("kafka", "canal"),
         create_tables=sink.create_tables,
         tables=sink.tables.model_dump(),
         alter_timeout_s=config.schema_changes.alter_timeout,

@@ -784,6 +784,18 @@ def test_json_documents_of_every_kind_keep_their_value(
         assert list(map(repr, found)) == [repr(json.loads(document)) for document in documents]
 
 
+def test_text_of_two_documents_is_rejected_before_load(starrocks: StarrocksEmulator) -> None:
+    table = TargetTable("ods.docs", (TABLE.columns[0], TargetColumn("doc", pa.string(), True, "json")), ("id",))
+    sink = sink_on(starrocks, "single", parses_documents=True)
+    sink.ensure_table(table)
+    load = write(sink, (1, "{}", False, 1), (2, "[1]", False, 2), table=table)
+    sink.commit([load], mark_of())
+    with pytest.raises(LoadRejected, match="is not a JSON document"):
+        write(sink, (1, '{"a": 1}, {"b": 2}', False, 3), name=name_of(2), table=table)
+    assert starrocks.rows("SELECT id, doc FROM ods.docs") == [(1, "{}"), (2, "[1]")]
+    sink.close()
+
+
 def test_json_document_null_is_rejected_before_load(starrocks: StarrocksEmulator, sink: StarrocksSink) -> None:
     table = TargetTable("ods.docs", (TABLE.columns[0], TargetColumn("doc", pa.string(), True, "json")), ("id",))
     sink.ensure_table(table)

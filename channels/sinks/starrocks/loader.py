@@ -57,11 +57,13 @@ class StarrocksPartWriter:
     settings: LoadSettings
     multi: bool
     losses: Mapping[tuple[int, int], int] = field(default_factory=dict)  # see shared_label
+    parses_documents: bool = False  # see in_arrays
 
     def __call__(self, name: LoadName, rows: Iterator[pa.RecordBatch]) -> PreparedLoad | None:
         """See ``PartWriter``."""
         columns = [*(column.name for column in self.table.columns), *self.table.kept, DELETED]
-        checked = in_arrays(self.table, encoding.checked(self.table, rows, columns))
+        checked = encoding.checked(self.table, rows, columns)
+        checked = in_arrays(self.table, checked, parses=self.parses_documents)
         kind = MultiTableLoad if self.multi else SingleTableLoad
         return load_rows(checked, lambda kept: kind(self, name, kept).run(), longest_field=_CSV_FIELD_BYTES)
 

@@ -63,13 +63,17 @@ class StarrocksSink(ClusterSink):
         *,
         databases: Sequence[str],
         multi_table: str = "auto",
+        parses_documents: bool = False,
         create_tables: bool = True,
         tables: Mapping[str, Any] | None = None,
         tries: int = 5,
         pause_s: float = 0.2,
         alter_timeout_s: float = ALTER_TIMEOUT_S,
     ) -> None:
-        """``databases``: of all targets. ``multi_table``: auto, on or off. The others: see ``ClusterSinkConfig``."""
+        """``databases``: of all targets. ``multi_table``: auto, on or off. The others: see ``ClusterSinkConfig``.
+
+        ``parses_documents``: the source does not guarantee that the values of JSON columns are JSON.
+        """
         super().__init__(
             address,
             create_tables=create_tables,
@@ -79,6 +83,7 @@ class StarrocksSink(ClusterSink):
             alter_timeout_s=alter_timeout_s,
         )
         self._databases, self._multi_table = sorted(set(databases)), multi_table
+        self._parses_documents = parses_documents
         self._client = StarrocksHttp(self._http)
         self._mode = TransactionMode(self._sql, self._databases, multi_table)
         self._shared = SharedTransaction(self._client, tries, pause_s)
@@ -185,7 +190,8 @@ class StarrocksSink(ClusterSink):
         is_multi = self._mode.is_multi()
         self._tables.check_columns(table)
         self._http.hosts.refresh()  # executors get the list, because they have no SQL connection
-        return StarrocksPartWriter(self._client, table, self._settings, is_multi, dict(self._losses))
+        losses = dict(self._losses)
+        return StarrocksPartWriter(self._client, table, self._settings, is_multi, losses, self._parses_documents)
 
     def commit(self, loads: Sequence[PreparedLoad], checkpoint: SinkCheckpoint) -> None:
         """See ``Sink``. Each load stores if it is in a shared transaction."""

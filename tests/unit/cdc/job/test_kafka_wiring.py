@@ -55,6 +55,23 @@ def test_replay_of_bad_messages_accepts_no_gap_of_the_position(tmp_path):
         assert receiver._accepted == Accepted(gap=not replay_bad, kept_gap=True)
 
 
+@pytest.mark.parametrize(
+    ("source", "parses"),
+    [
+        ("{type: kafka, brokers: ['k1:9092'], topics: ['*'], format: canal-json}", True),
+        ("{type: canal, servers: ['c1:11111'], destination: shop}", True),
+        ("{type: binlog, host: 127.0.0.1, username: u, start: latest}", False),
+    ],
+)
+def test_starrocks_parses_documents_that_the_source_does_not_guarantee(tmp_path, source, parses):
+    sink = "{type: starrocks, fe: ['127.0.0.1:8030'], username: u}"
+    channels = "[{source: shop.orders, target: ods.orders}]"
+    config = load_config(write_job(tmp_path, f"name: shop\nsource: {source}\nsink: {sink}\nchannels: {channels}\n"))
+    components = build(config)
+    assert components.sink._parses_documents is parses
+    components.close()
+
+
 def test_fields_describe_named_tables_and_tables_of_a_pattern(tmp_path):
     parts, _ = parts_of(tmp_path, "topic: o, key: [id], fields: {id: BIGINT, n: INT NOT NULL}, paths: {n: $.a.n}")
     (schema,) = parts.schemas()

@@ -36,6 +36,12 @@ DOCUMENTS = (
 )
 NO_DOCUMENTS = ("", " ", "abc", "1,2", "1 2", "1\n2", "01", "+1", ".5", "1.", "NaN", "True", "nulls", "'x'", "\ufeff{}")
 
+# the array of several documents is valid JSON, and its first element is one of them
+UNREADABLE = (
+    "{} , {}", "[1],[2]", '"x","y"', '{"a": 1}],[1', '{"a": 1', '{"a": 1}}', '{"a": x}', '{"a": NaN}', '["\\ud800"]', '"a',
+    "[" * 100_000,
+)  # fmt: skip
+
 
 def batch_of(*documents: str | None, deleted: tuple[bool, ...] = ()) -> pa.RecordBatch:
     numbers = list(range(len(documents)))
@@ -48,14 +54,15 @@ def batch_of(*documents: str | None, deleted: tuple[bool, ...] = ()) -> pa.Recor
     )
 
 
-def sent(*documents: str | None, deleted: tuple[bool, ...] = ()) -> list[str | None]:
-    (batch,) = in_arrays(TABLE, [batch_of(*documents, deleted=deleted)])
+def sent(*documents: str | None, deleted: tuple[bool, ...] = (), parses: bool = False) -> list[str | None]:
+    (batch,) = in_arrays(TABLE, [batch_of(*documents, deleted=deleted)], parses=parses)
     return batch.column("doc").to_pylist()
 
 
 @pytest.mark.parametrize("document", [*SCALARS, *DOCUMENTS])
 def test_stored_document_equals_its_source(document: str) -> None:
     (text,) = sent(document)
+    assert sent(document, parses=True) == [text]
     stored = stored_document(text, 1 << 20, first_element=True)
     assert stored is not None
     assert json.loads(stored) == json.loads(document) and type(json.loads(stored)) is type(json.loads(document))
@@ -94,6 +101,18 @@ def test_text_that_is_no_document_is_refused_with_its_key(text: str) -> None:
     assert caught.value.context["keys"] == [{"id": 2}]
 
 
+@pytest.mark.parametrize("text", [*NO_DOCUMENTS, *UNREADABLE])
+def test_parsed_text_that_is_no_document_is_refused_with_its_key(text: str) -> None:
+    with pytest.raises(LoadRejected, match="is not a JSON document") as caught:
+        sent("1", None, text, parses=True)
+    assert caught.value.context["keys"] == [{"id": 2}]
+
+
+def test_parsed_rows_without_documents_are_loaded() -> None:
+    assert sent(None, "{} , {}", deleted=(False, True), parses=True) == [None, None]
+    assert sent(parses=True) == []
+
+
 def test_document_of_16_mib_with_its_array_is_refused() -> None:
     longest = f'"{"x" * ((16 << 20) - 4)}"'
     assert len(sent(longest)[0] or "") == 16 << 20
@@ -104,7 +123,7 @@ def test_document_of_16_mib_with_its_array_is_refused() -> None:
 def test_placeholder_of_a_deleted_row_is_in_an_array() -> None:
     columns = (TABLE.columns[0], TargetColumn("doc", pa.string(), False, "json"))
     table = TargetTable("ods.docs", columns, ("id",))
-    batches = in_arrays(table, [batch_of("null", deleted=(True,))])
+    batches = in_arrays(table, [batch_of("null", deleted=(True,))], parses=True)
     body = LoadBody(table, encoding.BodyRows(batches, limit_bytes=1 << 20), as_csv=True)
     assert "".join(piece.decode() for piece in body.pieces()) == "0\x01[{}]\x011\x02"
     assert body.headers()["columns"].endswith("`doc`=json_query(parse_json(`_cdc_doc`), '$[0]')")
