@@ -60,12 +60,15 @@ class AckTracker:
     def drop_copies(self, end: CanalPosition) -> None:
         """Ack the batches after ``end``, except the newest, as soon as ``end`` is committed.
 
-        Their entries arrive again in later batches, for which they would keep no room in the ring.
+        Their entries arrive again in later batches, for which they would leave no room in the ring. The newest batch
+        can begin with such entries, so it is treated as if it began at ``end``.
         """
-        for number, each in enumerate([*self.unacked][:-1]):
+        for number, each in enumerate(self.unacked):
             with suppress(ValueError):
-                if not end.reached(each.last):
-                    self.unacked[number] = each._replace(first=end, last=end)
+                if not end.reached(each.first):
+                    self.unacked[number] = each = each._replace(first=end)
+                if number < len(self.unacked) - 1 and not end.reached(each.last):
+                    self.unacked[number] = each._replace(last=end)
 
     def release(self, fetcher: Fetcher | None) -> None:
         """Ack the batches that end at or before the committed position, except the one that is kept."""

@@ -103,6 +103,7 @@ class CanalReceiver:
         self._error: CdcError | None = None
         self._epoch = 0
         self._at = start  # position of the last entry read, which may be inside a transaction
+        self._is_number_guessed = False  # of the first entry of the session, see ``_anchor``
         self._acks = AckTracker(start)
         self._repeats = RepeatFilter(self._decoder, self._accepted)
         self._wraps = WrapDetector(start)
@@ -216,6 +217,7 @@ class CanalReceiver:
             self._epoch = fetched.epoch
             acks.begin_session(fetched, cutter.end)
             self._at = self._anchor(entries)
+            self._is_number_guessed = bool(self._at.file)
         positions = EntryPositions(entries, self._at)
         before, self._at = self._at, positions.last
         acks.add(fetched, positions, self._fetcher.part(fetched) if self._fetcher is not None else 1.0, cutter.end)
@@ -230,11 +232,13 @@ class CanalReceiver:
                     wraps = self._may_wrap(fetched, positions, first, before, begins)
                     if wraps:
                         self._accept_wrap(cutter.end if begins else before, positions[first])
-                    if not begins and (wraps or cutter.open.began_before(entries, first)):
-                        cutter.cut_open(before)  # these rows do not arrive again
-                    cutter.drop_open()  # the entries since the last Batch arrive again
                     if not begins:
-                        acks.drop_copies(cutter.end)
+                        if wraps or self._is_comparable(entries, positions, first, before):
+                            # The batches of these rows keep room in the ring until a position after them is committed.
+                            cutter.cut_open(before)
+                        else:
+                            acks.drop_copies(cutter.end)
+                    cutter.drop_open()  # the entries since the last Batch arrive again
                     if wraps:
                         acks.hold(cutter.end)
                     self._repeats.is_dropping = True
@@ -260,6 +264,18 @@ class CanalReceiver:
             before, transaction = end, OpenTransaction(length=end.entry)
         batches = [each.first for each in self._acks.unacked][:-1]
         return self._wraps.may_wrap(fetched.entries, first, positions[first], before, transaction, batches)
+
+    def _is_comparable(self, entries: Entries, positions: EntryPositions, first: int, before: CanalPosition) -> bool:
+        """Return whether ``before``, inside the open transaction, distinguishes its entries that arrive again.
+
+        It does not if another server, which has other offsets, sends the transaction again from its BEGIN on.
+        """
+        end, transaction = self._cutter.end, self._cutter.open
+        if self._is_number_guessed and (before.file, before.offset) == (end.file, end.offset):
+            return False
+        if not transaction.gtid_set or end.entry or transaction.contains(entries, first):
+            return True
+        return self._wraps.is_known_end(entries, first, positions[first])
 
     def _accept_wrap(self, before: CanalPosition, position: CanalPosition) -> None:
         """Record a gap after ``before`` if the user accepted it. Raises: PositionLost - the user did not."""

@@ -36,7 +36,7 @@ class OpenTransaction:
 
     changes: list[Changes] = field(default_factory=list)
     entries: int = 0
-    first: tuple[str, int] = ("", 0)  # file and offset of the first of these entries
+    first: tuple[str, int] = ("", 0)  # file and offset of the first of its entries that are not in a Batch
     rows: int = 0
     bytes: int = 0
     oldest_ms: int = 0
@@ -65,11 +65,13 @@ class OpenTransaction:
         self.gtid_set = entries.text(last - 1, kernels.GTID_AT)
         self.changed_at = time.monotonic()
 
-    def began_before(self, entries: Entries, number: int) -> bool:
-        """Return whether an entry is inside these entries: if Canal continues there, not all of them arrive again."""
+    def contains(self, entries: Entries, number: int) -> bool:
+        """Return whether an entry is certainly one of these entries: the first one, or a row after it in its file."""
         fields, (file, offset) = entries.index[number], self.first
-        is_row = self.entries and fields[kernels.KIND] == kernels.ROW_DATA
-        return bool(is_row and offset < fields[kernels.OFFSET] and entries.text(number, kernels.FILE_AT) == file)
+        is_known = fields[kernels.OFFSET] == offset or (
+            fields[kernels.KIND] == kernels.ROW_DATA and offset < fields[kernels.OFFSET]
+        )
+        return bool(self.entries and is_known and entries.text(number, kernels.FILE_AT) == file)
 
     def rest(self) -> OpenTransaction:
         """Return the same transaction without rows; an empty one if it has ended."""

@@ -65,6 +65,10 @@ class WrapDetector:
         """Return whether GTIDs or a known END entry show that an entry is sent again."""
         if position.gtid_set and before.gtid_set and position.gtid_set != before.gtid_set:
             return True  # another transaction: positions are then compared by GTIDs, not by offsets
+        return self.is_known_end(entries, number, position)
+
+    def is_known_end(self, entries: Entries, number: int, position: CanalPosition) -> bool:
+        """Return whether an entry is one of the newest END entries."""
         is_end = entries.index[number, kernels.KIND] == kernels.END
         return bool(is_end and _end(position, entries, number) in self._ends)
 

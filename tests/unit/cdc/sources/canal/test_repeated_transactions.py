@@ -1,0 +1,162 @@
+"""Transactions that Canal sends again after it has lost MySQL: every row is read once, in order, and nothing hangs."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from cdc.model.position import CanalPosition
+from cdc.sources.canal.fetcher import Ring
+from cdc.sources.canal.receiver import CanalReceiver
+from tests.support.canal_script import Log, Scripted, cut, read
+from tests.support.receiving import DEADLINE_S, Mapped
+
+START = CanalPosition("", 0)
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+GTID_EVENT_BYTES = 65  # of the event before each BEGIN, which Canal does not send
+SMALL = Ring(entries=16, mode="ITEMSIZE")
+
+
+def receiver(client, ring=SMALL):
+    return CanalReceiver(lambda: client, Mapped("shop"), ring=ring)
+
+
+class Source:
+    """A binlog of transactions with rising ids."""
+
+    def __init__(self, *, has_gtids):
+        self.log, self.has_gtids, self.count, self.last_id = Log(), has_gtids, 0, 0
+
+    def transaction(self, rows):
+        """Return the entries of the next transaction."""
+        self.count += 1
+        self.log.offset += GTID_EVENT_BYTES
+        self.log.gtid_set = f"{UUID}:1-{self.count}" if self.has_gtids else ""
+        first, self.last_id = self.last_id + 1, self.last_id + rows
+        return self.log.rows(first, self.last_id)
+
+
+def repeated(at, size, *, has_gtids):
+    """Return server batches of ``size`` entries, in which a transaction is cut after ``at`` entries and repeated."""
+    source = Source(has_gtids=has_gtids)
+    one, two, three = source.transaction(1), source.transaction(40), source.transaction(1)
+    return [[one], *cut([*two[:at], *([] if has_gtids else one[-1:]), *two], size), [three]]
+
+
+@pytest.mark.parametrize("has_gtids", [False, True], ids=["offsets", "gtids"])
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("at", range(19, 24))
+def test_receiver_batch_with_both_copies_does_not_hang(at, size, has_gtids):
+    client = Scripted(*repeated(at, size, has_gtids=has_gtids))
+    ids, _, error = read(receiver(client), START, until=42)
+    assert error is None
+    assert ids == [*range(1, 43)]
+
+
+@pytest.mark.parametrize("has_gtids", [False, True], ids=["offsets", "gtids"])
+@pytest.mark.parametrize("size", [4, 6])
+def test_receiver_restart_after_each_batch_of_both_copies_continues(size, has_gtids):
+    """Canal loses MySQL inside a transaction that fits into the ring; the job restarts before the END arrives."""
+    batches = repeated(20, size, has_gtids=has_gtids)
+    for count in range(2, len(batches)):
+        client = Scripted(*batches)
+        rest, client.batches = client.batches[count:], client.batches[:count]
+        committed = read_available(client, Ring())
+        client.batches += rest
+        ids, _, error = read(receiver(client, Ring()), committed[1], until=42)
+        assert error is None, count
+        assert committed[0] + ids == [*range(1, 43)], count
+
+
+def read_available(client, ring):
+    """Read and commit until nothing more arrives. Return the ids and the last position."""
+    reader, ids, last = receiver(client, ring), [], START
+    reader.open(START, (), 0)
+    empty = 0
+    while empty < 3:
+        batch = reader.get(0.05)
+        empty = 0 if batch is not None or client.sent < len(client.batches) else empty + 1
+        if batch is not None:
+            ids += ids_of(batch)
+            last = batch.last
+            reader.ack(last)
+    reader.close()
+    return ids, last
+
+
+def ids_of(batch):
+    return [each for changes in batch.changes for each in changes.rows.column("id").to_pylist()]
+
+
+def random_batches(chance):
+    """Return random server batches of a random stream with repeated transactions, and its last id."""
+    source = Source(has_gtids=chance.random() < 0.4)
+    stream, ends = [], []
+    for _ in range(chance.randrange(4, 9)):
+        entries = source.transaction(chance.choice([1, 2, 3, 12, 30]))
+        if len(entries) > 12 and chance.random() < 0.7:
+            for _ in range(chance.randrange(1, 3)):
+                stream += entries[: chance.randrange(1, len(entries))]
+                if ends and chance.random() < 0.5 and not source.has_gtids:
+                    stream.append(ends[-1])
+        stream += entries
+        ends.append(entries[-1])
+    stream += source.transaction(1)
+    batches = []
+    while stream:
+        size = chance.randrange(1, 9)
+        batches.append([stream[:size]])
+        stream = stream[size:]
+    return batches, source.last_id
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_receiver_random_repeats_cuts_and_restarts_keep_all_rows(seed, monkeypatch):
+    monkeypatch.setattr("cdc.sources.canal.fetcher._STARVED_S", 0.1)
+    check_random_run(seed)
+
+
+def check_random_run(seed):
+    chance = random.Random(seed)
+    batches, last_id = random_batches(chance)
+    client = Scripted(*batches)
+    rest, client.batches = client.batches, []
+    ring = chance.choice([Ring(), Ring(entries=24, mode="ITEMSIZE")])
+    committed, ids, deadline = START, [], time.monotonic() + DEADLINE_S
+    while last_id not in ids:
+        reader, handed = receiver(client, ring), []
+        reader.open(committed, (), 0)
+        for _ in range(chance.choice([10, 30, 100])):
+            if rest and chance.random() < 0.5:
+                client.batches.append(rest.pop(0))
+            if chance.random() < 0.03:
+                client.connect()  # the connection is cut, and all unacked batches arrive again
+            batch = reader.get(0.02)
+            if batch is not None:
+                handed.append(batch)
+            if handed and (batch is None or chance.random() < 0.5 or reader.status().needs_ack):
+                ids += [each for one in handed for each in ids_of(one)]
+                committed = handed[-1].last
+                handed.clear()
+                reader.ack(committed)
+        reader.close()
+        assert time.monotonic() < deadline, f"hangs after {ids[-1:]} at {committed}"
+    assert ids == [*range(1, last_id + 1)]
+
+
+@pytest.mark.parametrize("file", ["mysql-bin.000000", "mysql-bin.000001"])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_receiver_failover_batch_with_both_copies_does_not_hang(size, file):
+    """Another server, whose offsets are lower, sends a transaction that is larger than the ring again."""
+    first, second = Log(8000), Log(500, file=file)
+    first.gtid_set = f"{UUID}:1-4"
+    one = first.rows(1, 1)
+    first.gtid_set = second.gtid_set = f"{UUID}:1-5"
+    two, again = first.rows(2, 41), second.rows(2, 41)
+    second.gtid_set = f"{UUID}:1-6"
+    client = Scripted([one], *cut([*two[:9], *again], size), [second.rows(42, 42)])
+    ids, _, error = read(receiver(client), START, until=42)
+    assert error is None
+    assert ids == [*range(1, 43)]
