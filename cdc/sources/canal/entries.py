@@ -64,6 +64,10 @@ class Entries:
         """Return ``file:offset`` of an entry."""
         return f"{self.text(entry, kernels.FILE_AT)}:{self.index[entry, kernels.OFFSET]}"
 
+    def event(self, entry: int) -> tuple[str, int]:
+        """Return file and offset of an entry."""
+        return self.text(entry, kernels.FILE_AT), int(self.index[entry, kernels.OFFSET])
+
     def has_rows(self, entry: int) -> bool:
         """Return whether an entry has row images."""
         fields = self.index[entry]

@@ -36,7 +36,7 @@ from cdc.sources.canal.repeats import AcceptedOnce, RepeatFilter
 from cdc.sources.canal.stall_detector import ASK_EVERY_S, StallDetector
 from cdc.sources.canal.table_registry import CanalTables
 from cdc.sources.canal.transactions import OpenTransaction, TransactionCutter
-from cdc.sources.canal.wrapped_offsets import WrapDetector, position_unknown
+from cdc.sources.canal.wrapped_offsets import WrapDetector, begins_at, position_unknown
 from cdc.sources.canal.xa import CanalXa
 from cdc.sources.schema_history import ResumeOptions
 
@@ -105,6 +105,7 @@ class CanalReceiver:
         self._at = start  # position of the last entry read, which may be inside a transaction
         self._is_number_guessed = False  # of the first entry of the session, see ``_anchor``
         self._acks = AckTracker(start)
+        self._awaited: tuple[str, int] | None = None  # the BEGIN before which an END that was not read may be repeated
         self._repeats = RepeatFilter(self._decoder, self._accepted)
         self._wraps = WrapDetector(start)
         self._cutter.begin(start)
@@ -226,10 +227,17 @@ class CanalReceiver:
             self._xa.note(entries)
             if begins_session and self._repeats.check_gap(fetched, positions, cutter.end):
                 self._tables.note_gap(cutter.end)
+            awaited, self._awaited = None if begins_session else self._awaited, None
             for first, last, back in positions.ranges():
                 begins = begins_session and first == 0
-                if back or begins:
-                    wraps = self._may_wrap(fetched, positions, first, before, begins)
+                awaits = first == 0 and awaited is not None
+                if back and not begins and self._wraps.needs_next(entries, first, positions[first], cutter.open):
+                    self._awaited, self._at = cutter.open.begin, before
+                    acks.hold(before)
+                    break
+                if back or begins or awaits:
+                    is_unknown = awaits and not begins_at(entries, first, awaited)
+                    wraps = is_unknown or self._may_wrap(fetched, positions, first, before, begins)
                     if wraps:
                         self._accept_wrap(cutter.end if begins else before, positions[first])
                     if not begins:
@@ -283,7 +291,7 @@ class CanalReceiver:
             self._acks.withdraw()
             raise position_unknown(before, position)
         self._tables.note_gap(before)
-        self._repeats.wrapped_file = position.file
+        self._repeats.wrapped_file = before.file
 
     def _anchor(self, entries: Entries) -> CanalPosition:
         """Return the position from which the first entries of a session are numbered.

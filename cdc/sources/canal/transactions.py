@@ -46,7 +46,7 @@ class OpenTransaction:
     gtid_set: str = ""  # executed up to and including this transaction
     xid: str = ""  # "" unless it is an XA transaction
     is_omitted: bool = False  # the user accepted to omit the rows of this XA transaction
-    has_begin: bool = False  # its BEGIN entry has arrived
+    begin: tuple[str, int] | None = None  # file and offset of its BEGIN entry, if that has arrived
 
     def add(self, changes: tuple[Changes, ...], rows: int, entries: Entries, first: int, last: int) -> None:
         """Add the entries from ``first`` up to, not including, ``last``."""
@@ -56,7 +56,7 @@ class OpenTransaction:
             self.oldest_ms = min(self.oldest_ms or int(times.min()), int(times.min()))
             self.newest_ms = max(self.newest_ms, int(times.max()))
         if not self.entries:
-            self.first = entries.text(first, kernels.FILE_AT), int(entries.index[first, kernels.OFFSET])
+            self.first = entries.event(first)
         self.changes += changes
         self.entries += last - first
         self.length += last - first
@@ -77,7 +77,7 @@ class OpenTransaction:
         """Return the same transaction without rows; an empty one if it has ended."""
         if not self.length:
             return OpenTransaction()
-        return OpenTransaction(length=self.length, xid=self.xid, is_omitted=self.is_omitted, has_begin=self.has_begin)
+        return OpenTransaction(length=self.length, xid=self.xid, is_omitted=self.is_omitted, begin=self.begin)
 
 
 class TransactionCutter:
@@ -281,7 +281,8 @@ class TransactionCutter:
             self.cut(replace(positions[first], entry=0, gtid_set=""))
         if whole < last:
             self._take(entries, whole, last)
-            self.open.has_begin |= bool(kinds[whole - first] == kernels.BEGIN)
+            if kinds[whole - first] == kernels.BEGIN:
+                self.open.begin = entries.event(whole)
             self.open.xid = next((xid for _, xid in edges(entries, whole, last)), self.open.xid)
 
     def _end_xa(self, entries: Entries, first: int, last: int) -> int:

@@ -5,6 +5,9 @@ large transaction can have more than 4 GiB, and Canal's offsets then begin at 0 
 sends entries again, which must be dropped. Canal hides the events of filtered tables, so the size of the step alone
 does not distinguish the two. A step back that is not certainly a repeat therefore stops the job.
 
+After a lost connection to MySQL, Canal continues at the END of the newest transaction. If that is of filtered tables,
+Canal may have hidden this END the first time. It is a repeat if the known BEGIN of the open transaction follows it.
+
 Source: alibaba/canal 1.1.8, LogHeader, EventTransactionBuffer and AbstractEventParser.
 """
 
@@ -56,10 +59,19 @@ class WrapDetector:
         kind = entries.index[number, kernels.KIND]
         if kind == kernels.BEGIN and transaction.length:
             return False  # Canal sends the open transaction again
+        if kind == kernels.END and number + 1 < len(entries) and begins_at(entries, number + 1, transaction.begin):
+            return False
         if any((each.file, each.offset) == (position.file, position.offset) for each in batches):
             return False
-        is_inside = transaction.has_begin and kind in (kernels.ROW_DATA, kernels.END)
+        is_inside = transaction.begin is not None and kind in (kernels.ROW_DATA, kernels.END)
         return is_inside or before.offset - position.offset > _FAR
+
+    def needs_next(self, entries: Entries, number: int, position: CanalPosition, transaction: OpenTransaction) -> bool:
+        """Return whether only the first entry of the next batch shows whether an END entry is sent again."""
+        if number < len(entries) - 1 or entries.index[number, kernels.KIND] != kernels.END or not transaction.begin:
+            return False
+        file, offset = transaction.begin
+        return position.file == file and position.offset < offset and not self.is_known_end(entries, number, position)
 
     def _is_certain(self, entries: Entries, number: int, position: CanalPosition, before: CanalPosition) -> bool:
         """Return whether GTIDs or a known END entry show that an entry is sent again."""
@@ -71,6 +83,11 @@ class WrapDetector:
         """Return whether an entry is one of the newest END entries."""
         is_end = entries.index[number, kernels.KIND] == kernels.END
         return bool(is_end and _end(position, entries, number) in self._ends)
+
+
+def begins_at(entries: Entries, number: int, begin: tuple[str, int] | None) -> bool:
+    """Return whether an entry is the BEGIN entry at ``begin``."""
+    return entries.index[number, kernels.KIND] == kernels.BEGIN and entries.event(number) == begin
 
 
 def position_unknown(before: CanalPosition, position: CanalPosition) -> PositionLost:

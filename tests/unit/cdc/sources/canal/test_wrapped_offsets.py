@@ -122,3 +122,28 @@ def test_receiver_repeated_batch_is_read_once():
     ids, _, error = read(receiver(client, ring=Ring()), START, until=10)
     assert error is None
     assert ids == [*range(1, 11)]
+
+
+@pytest.mark.parametrize("is_last", [False, True], ids=["one batch", "two batches"])
+@pytest.mark.parametrize("size", [3, 40])
+def test_receiver_repeat_from_a_hidden_end_is_read_once(size, is_last):
+    """Canal has hidden the first END of a transaction of other tables, and sends it after a lost connection."""
+    log = Log(4000)
+    one, hidden, two = log.rows(1, 1), log.rows(900, 900), log.rows(2, 21)
+    repeated = [[[hidden[-1]]], *cut(two, size)] if is_last else cut([hidden[-1], *two], size)
+    client = Scripted([one], *cut(two[:-3], size), *repeated, [log.rows(100, 100)])
+    ids, _, error = read(receiver(client), START, until=100)
+    assert error is None
+    assert ids == [*range(1, 22), 100]
+    assert client.acked >= len(client.batches) - 2
+
+
+def test_receiver_hidden_rows_before_end_accepted_reads_on():
+    begin, hidden = Log(GIB), Log(4 * GIB + GIB // 2)
+    rows = [begin.begin(), begin.insert(id=("int", 2))]
+    client = Scripted([Log(4000).rows(1, 1)], [rows], [[hidden.end()]], [Log(300, file=NEXT).rows(3, 3)])
+    ids, last, error = read(receiver(client, ring=Ring()), START, until=3)
+    assert error is not None
+    more, _, error = read(receiver(client, ring=Ring(), gap=True), last, until=3)
+    assert error is None
+    assert ids + more == [1, 2, 3]
