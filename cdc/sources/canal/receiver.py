@@ -269,9 +269,13 @@ class CanalReceiver:
             # A server that was started again reads MySQL from an offset of 32 bits: the entry is in the first 4 GiB.
             if fetched.server_is_new or positions[first].offset >= end.offset:
                 return False
-            before, transaction = end, OpenTransaction(length=end.entry)
+            before, transaction = end, OpenTransaction()
+        if not transaction.length:
+            transaction = OpenTransaction(length=end.entry)
         batches = [each.first for each in self._acks.unacked][:-1]
-        return self._wraps.may_wrap(fetched.entries, first, positions[first], before, transaction, batches)
+        return self._wraps.may_wrap(
+            fetched.entries, first, positions[first], before, transaction, batches, begins_session=begins
+        )
 
     def _is_comparable(self, entries: Entries, positions: EntryPositions, first: int, before: CanalPosition) -> bool:
         """Return whether ``before``, inside the open transaction, distinguishes its entries that arrive again.

@@ -26,18 +26,22 @@ from cdc.sources.canal.positions import EntryPositions
 from cdc.sources.canal.transactions import OpenTransaction
 
 _FAR = 1 << 31  # no more than this is repeated, except from the BEGIN of a transaction on
-_ENDS = 8  # after a lost connection to MySQL, Canal continues at one of the last END entries
+_EDGES = 8  # after a lost connection to MySQL, Canal continues at one of the last BEGIN or END entries
 
 
 class WrapDetector:
     """Distinguish entries that are sent again from offsets that may have begun at 0 again."""
 
     def __init__(self, start: CanalPosition) -> None:
-        self._ends = deque([_end(start)] if start.file and not start.entry else [], _ENDS)
+        self._ends = deque([_end(start)] if start.file and not start.entry else [], _EDGES)
+        self._begins: deque[tuple[str, int]] = deque(maxlen=_EDGES)
 
     def note(self, entries: Entries, positions: EntryPositions, first: int, last: int) -> None:
-        """Remember the END entries from ``first`` up to, not including, ``last``."""
-        ends = first + np.flatnonzero(entries.index[first:last, kernels.KIND] == kernels.END)[-_ENDS:]
+        """Remember the BEGIN and END entries from ``first`` up to, not including, ``last``."""
+        kinds = entries.index[first:last, kernels.KIND]
+        begins = first + np.flatnonzero(kinds == kernels.BEGIN)[-_EDGES:]
+        self._begins.extend(entries.event(number) for number in begins.tolist())
+        ends = first + np.flatnonzero(kinds == kernels.END)[-_EDGES:]
         self._ends.extend(_end(positions[number], entries, number) for number in ends.tolist())
 
     def may_wrap(
@@ -48,6 +52,8 @@ class WrapDetector:
         before: CanalPosition,
         transaction: OpenTransaction,
         batches: Iterable[CanalPosition],
+        *,
+        begins_session: bool,
     ) -> bool:
         """Return whether an entry, whose offset is lower than that of the entry before it, may be after a wrap.
 
@@ -57,14 +63,15 @@ class WrapDetector:
         if position.file != before.file or self._is_certain(entries, number, position, before):
             return False
         kind = entries.index[number, kernels.KIND]
-        if kind == kernels.BEGIN and transaction.length:
-            return False  # Canal sends the open transaction again
+        if kind == kernels.BEGIN and (transaction.length or entries.event(number) in self._begins):
+            return False  # Canal sends the open transaction, or one of the newest, again
         if kind == kernels.END and number + 1 < len(entries) and begins_at(entries, number + 1, transaction.begin):
             return False
         if any((each.file, each.offset) == (position.file, position.offset) for each in batches):
             return False
         is_inside = transaction.begin is not None and kind in (kernels.ROW_DATA, kernels.END)
-        return is_inside or before.offset - position.offset > _FAR
+        is_unknown = kind == kernels.BEGIN and not begins_session  # a hidden transaction may have more than 4 GiB
+        return is_inside or is_unknown or before.offset - position.offset > _FAR
 
     def needs_next(self, entries: Entries, number: int, position: CanalPosition, transaction: OpenTransaction) -> bool:
         """Return whether only the first entry of the next batch shows whether an END entry is sent again."""

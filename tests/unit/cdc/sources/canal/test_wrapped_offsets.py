@@ -147,3 +147,17 @@ def test_receiver_hidden_rows_before_end_accepted_reads_on():
     more, _, error = read(receiver(client, ring=Ring(), gap=True), last, until=3)
     assert error is None
     assert ids + more == [1, 2, 3]
+
+
+@pytest.mark.parametrize("size", [3, 6])
+def test_receiver_begin_after_hidden_4_gib_stops_the_job(size):
+    """A transaction of other tables, which Canal hides, has more than 4 GiB. The next one is in the same file."""
+    now = 1_700_000_005_000
+    before, after = Log(GIB, time_ms=now), Log(4 * GIB + GIB // 2, time_ms=now)
+    entries = [*before.rows(1, 1), *before.rows(2, 2), *before.rows(3, 3), *after.rows(4, 4)]
+    client = Scripted(*cut(entries, size), [Log(300, file=NEXT, time_ms=now).rows(5, 5)])
+    ids, last, error = read(receiver(client, ring=Ring()), START, until=5)
+    assert isinstance(error, PositionLost)
+    again, _, error = read(receiver(client, ring=Ring()), last, until=5)
+    assert isinstance(error, PositionLost)
+    assert ids + again == [1, 2, 3]
