@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from cdc.api.models import PauseJob, RequestBody
-from cdc.errors import CheckpointError
+from cdc.errors import CheckpointError, ConfigError
 from cdc.job import remote_calls
 from cdc.job.remote_calls import RemoteCalls, read_log
 from cdc.state.hosts import HostIdentity
@@ -71,6 +71,31 @@ def test_request_is_carried_out_once_if_the_store_loses_an_answer(
     assert is_answered and event is not None and event.result == {"ok": True}
     assert controls.carried_out == [PauseJob()] and left[0] < 0
     assert store.events.open_requests("shop", "another") == ()
+
+
+def test_refusal_of_a_request_arrives_after_an_outage_of_the_store(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, left = store.events.answer, [1]
+
+    def answer(number: int, result: Mapping[str, Any]) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise CheckpointError("The state store cannot be reached.", hint="Check its server.")
+        real(number, result)
+
+    class Refusing(Controls):
+        def request(self, request: RequestBody) -> None:
+            raise ConfigError("The job is paused for another reason now.", hint="See `cdc status shop`.")
+
+    monkeypatch.setattr(store.events, "answer", answer)
+    number = store.events.request("shop", "pause", {}, valid_s=HANG_S)
+    calls = RemoteCalls(store, "shop", cast(Any, Refusing()), JobDirectory(tmp_path, "shop"))
+    calls._answer_all()
+    calls._answer_all()
+    event = store.events.get(number)
+    assert event is not None and event.result is not None and not event.result["ok"]
+    assert "paused for another reason" in event.result["error"]["error"]
 
 
 def test_answer_that_the_store_refuses_delays_no_other_request(
