@@ -204,7 +204,7 @@ class Job:
         try:
             self._begin(listen(), supervisor_pid)
             code = self._loop()
-            self._saved.now = replace(self._saved.now, supervisor_pid=None)  # the supervisor ends after its driver
+            self._saved.change(supervisor_pid=None)  # the supervisor ends after its driver
             return code
         finally:
             self._runner.close()
@@ -225,8 +225,7 @@ class Job:
         self._runner.use(self._config)
         if not (self._saved.is_paused_by_hand and self._policy.options is None):  # a start keeps the pause of a user
             acknowledged = self._policy.acknowledged(before, position)
-            self._saved.now = replace(
-                before,
+            self._saved.change(
                 state=JobState.PENDING,
                 reason=None,
                 hint=None,

@@ -42,6 +42,11 @@ class SavedRecord:
         """Whether the job waits for ``cdc resume``."""
         return (self.now.state, self.now.resume) == (JobState.PAUSED, ResumeKind.MANUAL)
 
+    def change(self, **changes: Any) -> None:
+        """Change fields of the record. They are saved with the next save."""
+        with self._saving:  # other threads change other fields
+            self.now = replace(self.now, **changes)
+
     def save(self, **changes: Any) -> None:
         """Save the record with ``changes`` of its fields. Raises: LeaseLost - another process runs the job."""
         with self._saving:
@@ -134,7 +139,7 @@ class SavedRecord:
     def pause_by_hand(self) -> None:
         """Save that the user has paused the job. Raises: LeaseLost."""
         hint = f"cdc resume {self.now.name}"
-        self.now = replace(self.now, is_paused_by_user=True)
+        self.change(is_paused_by_user=True)
         self.set_state(JobState.PAUSED, "paused by its user", hint, ResumeKind.MANUAL)
 
     def last_committed(self) -> Checkpoint | None:

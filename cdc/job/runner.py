@@ -235,9 +235,8 @@ class JobRunner:
         except SinkOwnershipError:
             if not self._adopt:
                 raise
-            self._saved.now = adopt(
-                self._saved.now, self._store, sink, lambda: mapped_targets(parts.routes, parts.snapshot)
-            )
+            adopted = adopt(self._saved.now, self._store, sink, lambda: mapped_targets(parts.routes, parts.snapshot))
+            self._saved.change(incarnation=adopted.incarnation, fence=adopted.fence, adopted=adopted.adopted)
         self._is_sink_checked = True
 
     def _recovered(self) -> None:
@@ -260,7 +259,7 @@ class JobRunner:
         self._last = last = self.progress()
         if last is not None and last.log is not None and last.log.retention_s is not None:
             # saved with the next state: a driver that starts PAUSED does not ask the server
-            self._saved.now = replace(self._saved.now, source_retention_s=last.log.retention_s)
+            self._saved.change(source_retention_s=last.log.retention_s)
         self._ended = consumer, (last.disconnects if last is not None else None) or self._ended[1]
         if self._last and self._policy.expire(self._last.position):
             self._backoff.reset()

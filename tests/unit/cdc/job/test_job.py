@@ -14,9 +14,11 @@ import pytest
 import cdc.api.client
 from cdc.api.client import Driver
 from cdc.api.models import PauseJob, Resume, StopJob
+from cdc.config.models import Config
 from cdc.errors import ConfigError
-from cdc.job.job import run_job
+from cdc.job.job import Job, run_job
 from cdc.job.runner import JobRunner
+from cdc.model.position import Position
 from cdc.pipeline.consumer import Ended
 from cdc.state.base import JobRecord, JobState
 from cdc.state.deployments import DesiredState
@@ -143,3 +145,21 @@ def test_requested_pause_is_ended_by_no_resume_of_an_earlier_one(
         committed.set()
         until_state(store, JobState.PAUSED if names_pause else JobState.RUNNING)
         Driver(running).request(StopJob())
+
+
+def test_posted_lag_that_is_saved_during_the_start_is_kept(
+    store: SqlStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of the webhook saves it while the start checks the job file."""
+    saved_job(store, JobState.RUNNING, DesiredState.RUNNING)
+    check = Job._check_file
+
+    def check_file(self: Job, config: Config) -> Position | None:
+        self.save_lag_posted(is_posted=True)
+        return check(self, config)
+
+    monkeypatch.setattr(Job, "_check_file", check_file)
+    with driver(tmp_path):
+        record = until_state(store, JobState.RUNNING)
+        assert record.is_lag_posted
+        Driver(record).request(StopJob())
