@@ -77,9 +77,9 @@ def test_read_that_began_before_the_call_is_not_its_answer(store: Store, reader:
 def test_status_does_not_wait_for_a_store_that_is_down(
     store: Store, reader: StoredStatusReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_status, "WAIT_S", 0.1)
     store.saved = known = (SnapshotRequest("shop.orders"),)
     assert reader.read().requests == known
+    monkeypatch.setattr(stored_status, "WAIT_S", 0.1)
     store.answers.clear()
     store.saved = ()
     reader.read()

@@ -12,6 +12,7 @@ from cdc.errors import SourceActionRequired, SourceUnavailable
 from cdc.sources.canal.client import CanalClient, Message
 from cdc.sources.canal.fetcher import Fetcher, Ring
 from cdc.sources.canal.protocol_pb2 import Entry, Header, Messages
+from tests.support.limits import HANG_S
 
 
 class Numbered:
@@ -101,10 +102,14 @@ def test_fetcher_close_interrupts_a_connect(backlog):
     fetcher = Fetcher(client, Ring(), batch_size=10, window_bytes=1 << 20)
     fetcher.start()
     try:
-        time.sleep(0.3)
+        deadline = time.monotonic() + HANG_S
+        while client._opening is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert client._opening is not None
+        time.sleep(0.3)  # until the thread waits for the server
         began = time.monotonic()
         fetcher.close()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 5, "three servers, with 10 s for each"
     finally:
         for each in [*servers, *waiting]:
             each.close()
