@@ -197,7 +197,8 @@ class CanalClient:
     def close(self) -> None:
         """Close the connection. Unacked batches arrive again after the next ``connect``. May be repeated.
 
-        Calls: from any thread. A thread that waits in ``get`` or connects raises SourceUnavailable.
+        Calls: from any thread. A thread that waits in ``get`` or connects raises SourceUnavailable. A thread that waits
+        for ZooKeeper (10 s at most) or for a name server raises it afterwards.
         """
         self._is_closed = True
         opening = self._opening

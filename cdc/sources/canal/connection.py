@@ -203,7 +203,10 @@ class CanalConnection:
             raise OSError("it was closed")
 
     def interrupt(self) -> None:
-        """End what another thread does on this connection, also in ``open``. That thread must call ``close``."""
+        """End what another thread does on this connection, also in ``open``. That thread must call ``close``.
+
+        A thread that is about to connect, or waits for a name server, is not interrupted: it ends with its timeout.
+        """
         self._is_interrupted = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
