@@ -122,12 +122,12 @@ def test_call_that_waits_at_the_close_gets_its_values(
     monkeypatch.setattr(stored_status, "WAIT_S", 10 * HANG_S)
     store.answers.clear()
     calls = [threading.Thread(target=reader.read, daemon=True) for _ in range(2)]
-    for call in calls:
-        call.start()
     deadline = time.monotonic() + HANG_S
-    while reader._requested < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    for number, call in enumerate(calls, 1):
+        call.start()
+        while (reader._begun, reader._requested) != (1, number):  # the second call waits for a second read
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
     reader.close()
     store.answers.set()
     for call in calls:
