@@ -89,8 +89,27 @@ class RepeatFilter:
                     stopped_at=start,
                     at=entries.position(number),
                 )
+        if start.entry and not self._accepted.server:
+            self._check_ends(entries, positions, first, new, start)
         self.is_dropping = new == last
         return new
+
+    def _check_ends(
+        self, entries: Entries, positions: EntryPositions, first: int, new: int, start: CanalPosition
+    ) -> None:
+        """Check that the END of the transaction that contains ``start`` is not dropped. Raises: ServerMismatch."""
+        for number in (first + np.flatnonzero(entries.index[first:new, kernels.KIND] == kernels.END)).tolist():
+            position = positions[number]
+            has_gtid = start.gtid_set and position.gtid_set == start.gtid_set
+            if has_gtid or (position.file, position.offset) == (start.file, start.offset):
+                raise ServerMismatch(
+                    "The end of a transaction is before the job's position, which is inside this transaction: Canal "
+                    "reads another server, or the position is wrong.",
+                    hint="Run `cdc resume NAME --accept-server`, which continues without the other rows of this "
+                    "transaction, then `cdc snapshot` for the job's tables.",
+                    stopped_at=start,
+                    at=entries.position(number),
+                )
 
     def _covers(self, start: CanalPosition, position: CanalPosition) -> bool:
         """Return whether ``start`` is after the entry at ``position``. Raises: ServerMismatch."""

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from cdc.errors import ServerMismatch
 from cdc.model.position import CanalPosition
 from cdc.sources.canal.fetcher import Ring
 from cdc.sources.canal.receiver import CanalReceiver
@@ -160,3 +161,20 @@ def test_receiver_failover_batch_with_both_copies_does_not_hang(size, file):
     ids, _, error = read(receiver(client), START, until=42)
     assert error is None
     assert ids == [*range(1, 43)]
+
+
+@pytest.mark.parametrize("file", ["mysql-bin.000000", "mysql-bin.000001"])
+def test_receiver_failover_inside_a_committed_part_stops_the_job(file):
+    """The position is inside a transaction, which another server sends again at lower offsets."""
+    first, second = Log(8000), Log(500, file=file)
+    first.gtid_set = f"{UUID}:1-4"
+    one = first.rows(1, 1)
+    first.gtid_set = second.gtid_set = f"{UUID}:1-5"
+    two, again = first.rows(2, 41), second.rows(2, 41)
+    second.gtid_set = f"{UUID}:1-6"
+    client = Scripted([one], *cut([*two[:25], *again], 3), [second.rows(42, 42)])
+    ids, last, error = read(receiver(client), START, until=42)
+    assert isinstance(error, ServerMismatch)
+    again, _, error = read(receiver(client), last, until=42)
+    assert isinstance(error, ServerMismatch)
+    assert ids + again == [*range(1, 26)]
