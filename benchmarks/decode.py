@@ -70,6 +70,8 @@ class _Columns:
     def maps(self, database: str, table: str) -> bool:
         return database == self.database
 
+    may_map = maps
+
     def leave_out(self, database: str, table: str, error: Exception) -> bool:
         """Return False."""
         return False

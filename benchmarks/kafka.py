@@ -62,6 +62,8 @@ class _Orders:
         """Return True."""
         return True
 
+    may_map = maps
+
     def leave_out(self, database: str, table: str, error: CdcError) -> bool:
         """Return False."""
         return False

@@ -105,6 +105,18 @@ class Routes:
         """See ``cdc.model.table_filter.TableFilter``."""
         return self.mapping_for(database, table) is not None
 
+    def may_map(self, database: str, table: str) -> bool:
+        """See ``cdc.model.table_filter.TableFilter``."""
+        name = TableName(database, table)
+        with self._lock:
+            if table_text(database, table) in self._left_out:
+                return False
+            if name in self._named or name in self._known:
+                return name in self._named or self._known[name] is not None
+            found = [one for pattern in self._patterns if (one := pattern.resolved(str(name))) is not None]
+            # otherwise a message with its rows leaves the table out, or stops the job
+            return len(found) == 1 and self._has_free_target(found[0])
+
     def reads(self, schema: TableSchema) -> RequiredColumns:
         """See ``cdc.model.table_filter.TableFilter``."""
         mapping = self._match(TableName(schema.database, schema.table))
@@ -150,8 +162,7 @@ class Routes:
             return False
         found = pattern.resolved(str(name))
         assert found is not None
-        is_free = self._targets.get(found.target.casefold(), found.source) == found.source
-        target = _in_yaml(found.target) if is_free else "another one"
+        target = _in_yaml(found.target) if self._has_free_target(found) else "another one"
         own = f"source: {_in_yaml(found.source)}, target: {target}, key: [...]"
         advice = (
             f"leave it out with `exclude: [{_in_yaml(part_text(table))}]` in the channel {pattern.source}, or map it "
@@ -162,6 +173,9 @@ class Routes:
         elif not error.hint.endswith(advice):
             error.hint = f"{error.hint} Or {advice}"
         return True
+
+    def _has_free_target(self, found: Mapping) -> bool:
+        return self._targets.get(found.target.casefold(), found.source) == found.source
 
     def restore(self, loaded: Iterable[str], left_out: abc.Mapping[str, LeftOut], joined: Iterable[str] = ()) -> None:
         """Restore saved state: tables with committed rows, which are never left out, and tables that are left out.

@@ -88,7 +88,7 @@ def preview_statement(
     except Unreadable as error:
         reason = f"The statement cannot be followed: {str(error) or 'it has an unknown form'}."
         return Preview(statement, reason, "Change the target yourself, then run `cdc resume NAME`.", ())
-    maps = components.routes.maps
+    maps = components.routes.may_map
     # a new table joins without a change
     new = ChangeKind.CREATE_TABLE
     contents = [(name, one) for name, one in contents_of(changes).items() if maps(*name) and one.kind is not new]

@@ -130,7 +130,7 @@ class TablesOfJob:
         """Check types and paths. Raises: ConfigError."""
         self._format = source_format
         self._routes = routes
-        self.maps, self.leave_out = routes.maps, routes.leave_out
+        self.maps, self.may_map, self.leave_out = routes.maps, routes.may_map, routes.leave_out
         names = [(parse_table(channel.source), channel) for channel in channels]
         self._channels = sorted(names, key=lambda one: one[0].is_pattern)  # a channel that names a table is first
         self._topics = {

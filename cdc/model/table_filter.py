@@ -13,7 +13,10 @@ class TableFilter(Protocol):
     """Selects source tables and their columns. Calls: once per table and schema, never per row."""
 
     def maps(self, database: str, table: str) -> bool:
-        """Return whether a channel reads this table."""
+        """Return whether a channel reads this table, which exists. With a pattern it gets its target."""
+
+    def may_map(self, database: str, table: str) -> bool:
+        """Return whether a channel would read a table of this name. It gets no target: it may not exist."""
 
     def reads(self, schema: TableSchema) -> RequiredColumns:
         """Return the columns that the channel of this table reads.

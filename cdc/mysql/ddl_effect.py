@@ -61,7 +61,7 @@ class TableLookup(Protocol):
     """The tables of the job."""
 
     def maps(self, database: str, table: str) -> bool:
-        """Return whether a channel reads this table."""
+        """Return whether a channel would read a table of this name, which may not exist."""
 
     def known(self, database: str, table: str | None = None) -> tuple[str, ...]:
         """Return the mapped tables seen so far: of this name, or of the whole database."""

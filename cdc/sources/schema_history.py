@@ -261,7 +261,7 @@ class SchemaHistory:
 
     def maps(self, database: str, table: str) -> bool:
         """See ``cdc.mysql.ddl.TableLookup``."""
-        return self._table_filter.maps(database, table)
+        return self._table_filter.may_map(database, table)
 
     def known(self, database: str, table: str | None = None) -> tuple[str, ...]:
         """See ``cdc.mysql.ddl.TableLookup``."""

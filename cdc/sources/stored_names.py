@@ -26,7 +26,7 @@ class StoredNames:
     def __init__(
         self, knows: Callable[[str, str], bool], maps: Callable[[str, str], bool], *, has_server: bool
     ) -> None:
-        """``knows``: whether the job has seen a table of this name. ``maps``: whether a channel reads it."""
+        """``knows``: whether the job has seen a table of this name. ``maps``: see ``TableLookup``."""
         self.fold_case: bool | None = None  # the server stores names in lower case; None: not known
         self._knows, self._maps, self._has_server = knows, maps, has_server
 
@@ -55,6 +55,7 @@ class StoredNames:
         if self.fold_case and self._has_server:
             return (lower,)
         # without a server, ``fold_case`` is of the one that describes the tables of files: rows are a better evidence
-        known = tuple(name for name in (written, lower) if self._knows(*name))
-        mapped = tuple(name for name in ((lower, written) if self.fold_case else (written, lower)) if self._maps(*name))
-        return known or mapped[:1] or (written,)
+        if known := tuple(name for name in (written, lower) if self._knows(*name)):
+            return known
+        names = (lower, written) if self.fold_case else (written, lower)
+        return next(((name,) for name in names if self._maps(*name)), (written,))

@@ -19,6 +19,8 @@ class Everything:
     def maps(self, database, table):
         return database == self.database
 
+    may_map = maps
+
     def leave_out(self, database, table, error):
         return False
 

@@ -62,6 +62,8 @@ class MappedTables:
     def maps(self, database: str, table: str) -> bool:
         return not self._only or f"{database}.{table}" in self._only
 
+    may_map = maps
+
     def reads(self, schema: TableSchema) -> RequiredColumns:
         key = frozenset(self._key or schema.key)
         return RequiredColumns(frozenset(self._columns or (each.name for each in schema.columns)) | key, key)

@@ -27,6 +27,9 @@ class Mapped:
     def maps(self, database, table):
         return database == self.database and (not self.tables or table in self.tables)
 
+    def may_map(self, database, table):
+        return self.maps(database, table)
+
     def leave_out(self, database, table, error):
         return False
 

@@ -24,6 +24,8 @@ class _AllColumns:
     def maps(self, database: str, table: str) -> bool:
         return database == DATABASE
 
+    may_map = maps
+
     def leave_out(self, database: str, table: str, error: Exception) -> bool:
         """Return False."""
         return False

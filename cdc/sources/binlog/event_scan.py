@@ -30,6 +30,10 @@ class NoTables:
         """See ``TableFilter``."""
         return False
 
+    def may_map(self, database: str, table: str) -> bool:
+        """See ``TableFilter``."""
+        return False
+
     def reads(self, schema: TableSchema) -> RequiredColumns:
         """See ``TableFilter``."""
         raise AssertionError("no table is mapped")

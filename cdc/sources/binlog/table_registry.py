@@ -78,8 +78,8 @@ class TableRegistry:
     # --- the connection ---
 
     def maps(self, database: str, table: str) -> bool:
-        """Return whether a channel reads this table."""
-        return self.history.maps(database, table)
+        """Return whether a channel reads this table, which exists."""
+        return self._table_filter.maps(database, table)
 
     def prepare(self, server: Server, start: BinlogPosition) -> None:
         """Read the unknown schemas of mapped tables from ``server``.

@@ -56,7 +56,7 @@ class CanalTables:
                 self._changes.mariadb = server.mariadb
                 # A statement after now changes these columns. One between ``start`` and now does not follow from them:
                 # the catalog does not confirm it.
-                missing = [name for name in mapped_tables(server, self.history.maps) if not self.history.has(name)]
+                missing = [name for name in mapped_tables(server, self._table_filter.maps) if not self.history.has(name)]
                 self.history.catalog = table_schemas(server, missing, self._table_filter.leave_out)
 
     # --- schemas of rows ---
@@ -240,7 +240,7 @@ class CanalTables:
             names = {name for name in known if history.maps(*name)}  # not the shadow tables
         else:
             with connect() as server:
-                names = set(mapped_tables(server, history.maps))
+                names = set(mapped_tables(server, self._table_filter.maps))
         tables = sorted(f"{database}.{table}" for database, table in names)
         log.warning("changes after %s may be missing in %s", position, ", ".join(tables) or "unknown tables")
         self.omitted.note(tables)

@@ -70,6 +70,10 @@ class ReadTables:
             return True
         return not self.tables.is_only and name not in self.tables.elsewhere and self.job.maps(database, table)
 
+    def may_map(self, database: str, table: str) -> bool:
+        """See ``TableFilter``."""
+        return self.job.may_map(database, table)
+
     def reads(self, schema: TableSchema) -> RequiredColumns:
         """See ``TableFilter``."""
         return self.job.reads(schema)

@@ -126,3 +126,12 @@ def test_pickled_routes_map_the_same_tables_and_leave_out_no_more() -> None:
     assert [copy.maps("crm", name) for name in ("people", "backup", "other")] == [True, False, True]
     assert copy.mapping_for("crm", "people") == routes.mapping_for("crm", "people")
     assert not copy.leave_out("crm", "other", error) and routes.leave_out("crm", "other", error)
+
+
+def test_name_that_a_channel_would_read_gets_no_target():
+    routes = Routes([Mapping("shop.*", "ods.*"), Mapping("shop.named", "ods.other")])
+    assert routes.may_map("shop", "Orders") and routes.may_map("shop", "orders") and routes.may_map("shop", "named")
+    assert not routes.may_map("crm", "orders") and not routes.may_map("shop", "_orders_gho")
+    assert routes.maps("shop", "orders") and routes.may_map("shop", "orders") and not routes.may_map("shop", "Orders")
+    assert not routes.maps("shop", "Orders") and not routes.may_map("shop", "Orders")
+    assert [*routes.left_out] == ["shop.Orders"]

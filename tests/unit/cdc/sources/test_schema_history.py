@@ -31,7 +31,7 @@ def table(*columns):
 @pytest.fixture
 def history():
     table_filter = SimpleNamespace(
-        maps=lambda database, name: True, reads=lambda schema: RequiredColumns(frozenset(["id"]), frozenset(["id"]))
+        may_map=lambda database, name: True, reads=lambda schema: RequiredColumns(frozenset(["id"]), frozenset(["id"]))
     )
     return SchemaHistory(table_filter, None)
 
@@ -58,7 +58,7 @@ def test_columns_of_a_table_that_no_channel_reads_are_not_saved():
     names = ["shop.kept", "shop.removed", "shop._kept_gho", "shop.old"]
     saved = [replace(table("id", "a"), table=name.partition(".")[2]) for name in names]
     saved[2], saved[3] = replace(saved[2], copy=ShadowCopy()), replace(saved[3], is_renamed=True)
-    table_filter = SimpleNamespace(maps=lambda database, name: name == "kept")
+    table_filter = SimpleNamespace(may_map=lambda database, name: name == "kept")
     history = SchemaHistory(table_filter, None)
     history.begin(saved)
     assert [schema.name for schema in history.at(at(9))] == ["shop.kept", "shop._kept_gho", "shop.old"]
@@ -175,7 +175,8 @@ def test_effect_on_a_server_that_may_store_names_in_lower_case(fold_case, sql, k
     assert (effect.kind.value, effect.tables) == (kind, tables)
 
 
-def test_name_with_a_pattern_is_the_table_that_is_known(history):
+def test_name_with_a_pattern_is_the_table_that_is_known():
+    history = SchemaHistory(Routes([Mapping("shop.*", "ods.*")]), None)
     history.begin([replace(table("id"), table=name) for name in ("orders", "Users", "Both", "both")])
     names = history.names
     assert [names.first("shop", one)[1] for one in ("Orders", "Users", "Both", "New")] == [
@@ -197,6 +198,40 @@ def test_name_with_a_pattern_is_the_table_that_is_known(history):
     assert history.effect("TRUNCATE TABLE Both", "shop").tables == ("shop.Both", "shop.both")
     names.fold_case = True  # of the server that describes the tables of files
     assert [names.certain("shop", one)[1] for one in ("Orders", "Both", "New")] == ["orders", "Both", "new"]
+
+
+@pytest.mark.parametrize("can_load_whole", [True, False])
+@pytest.mark.parametrize("fold_case", [None, True, False])
+@pytest.mark.parametrize(
+    ("sql", "kind"),
+    [
+        ("ALTER TABLE OrderItems ADD INDEX (id)", "harmless"),
+        ("TRUNCATE TABLE OrderItems", "touches"),
+        ("INSERT INTO OrderItems VALUES (1)", "writes"),
+        ("CREATE TABLE Orders (id INT PRIMARY KEY)", "creates"),
+        ("CREATE TABLE IF NOT EXISTS Orders (id INT PRIMARY KEY)", "creates"),
+        ("DROP TABLE IF EXISTS Orders", "none"),
+        ("INSERT INTO Orders VALUES (1)", "writes"),
+        ("CREATE SOMETHING Orders", "touches"),
+    ],
+)
+def test_name_in_a_statement_takes_no_target(can_load_whole, fold_case, sql, kind):
+    """The rows can have the table in lower case. Words of a statement that cannot be read are no tables."""
+    routes = Routes([Mapping("shop.*", "ods.*")], can_load_whole=can_load_whole)
+    history = SchemaHistory(routes, None)
+    history.names.fold_case = fold_case
+    history.begin([replace(table("id"), table="OrderItems")])
+    assert history.effect(sql, "shop", ansi_quotes=False).kind.value == kind
+    assert routes.left_out == {} and all(routes.maps("shop", name) for name in ("orders", "create", "OrderItems"))
+    assert routes.left_out == {}
+
+
+def test_name_whose_target_another_table_has_is_that_table():
+    """The rows of orders have shown how the server stores the name."""
+    routes = Routes([Mapping("shop.*", "ods.*")], can_load_whole=False)
+    history = SchemaHistory(routes, None)
+    assert routes.maps("shop", "orders")
+    assert history.effect("TRUNCATE TABLE Orders", "shop").tables == ("shop.orders",)
 
 
 def test_creation_in_another_case_touches_a_dropped_table(history):

@@ -41,7 +41,7 @@ class Stream:
 
     def __init__(self, *schemas: TableSchema, at: int = 0, accepted: dict[Position, bool] | None = None) -> None:
         table_filter: Any = SimpleNamespace(
-            maps=lambda database, table: database == "shop" and not is_shadow(table),
+            may_map=lambda database, table: database == "shop" and not is_shadow(table),
             reads=lambda schema: RequiredColumns(frozenset(one.name for one in schema.columns), frozenset(["id"])),
         )
         self.history = SchemaHistory(table_filter, None)

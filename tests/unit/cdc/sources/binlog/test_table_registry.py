@@ -68,6 +68,7 @@ def today(monkeypatch):
 def known_tables(today):
     table_filter = SimpleNamespace(
         maps=lambda database, name: True,
+        may_map=lambda database, name: True,
         leave_out=lambda database, name, error: False,
         reads=lambda schema: RequiredColumns(frozenset(column.name for column in schema.columns), frozenset(["id"])),
     )
