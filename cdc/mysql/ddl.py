@@ -19,7 +19,7 @@ from sqlglot.errors import SqlglotError
 from cdc.model.table_names import table_text
 from cdc.mysql.ddl_alter import AlterReader
 from cdc.mysql.ddl_effect import Effect, EffectKind, MappedTables, TableLookup, strongest
-from cdc.mysql.ddl_tokens import TokenCursor, Unreadable, quote_readings, tokens_of
+from cdc.mysql.ddl_tokens import MisreadQuotes, Token, TokenCursor, Unreadable, quote_readings, tokens_of
 from cdc.mysql.ddl_words import (
     DATABASE,
     DML,
@@ -52,10 +52,17 @@ def effect_of(
 
     ``stored``: see ``TableNames``. ``mariadb``: the server executes ``/*M! */`` comments. Set it too if the server is
     unknown, as with Canal. ``ansi_quotes``: None if the sql_mode of the session is not known: then return the strongest
-    effect that the statement can have.
+    effect that the statement can have. The server has executed it, so a reading that is not valid SQL does not count.
     """
     mapped = MappedTables(TableNames(database, stored), tables)
-    return strongest([DdlReader(mapped, one, mariadb).effect(sql) for one in quote_readings(sql, ansi_quotes)])
+    readers = [DdlReader(mapped, one, mariadb) for one in quote_readings(sql, ansi_quotes)]
+    found = []
+    for reader in readers:
+        try:
+            found.append(reader.effect(sql))
+        except (SqlglotError, MisreadQuotes):
+            continue
+    return strongest(found or [reader.unreadable(sql) for reader in readers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +74,31 @@ class DdlReader:
     mariadb: bool
 
     def effect(self, sql: str) -> Effect:
-        """Return the effect of the statement on mapped tables."""
+        """Return the effect of the statement on mapped tables.
+
+        Raises: SqlglotError, MisreadQuotes - it is not valid SQL, at least with this meaning of double quotes.
+        """
         _, sql = split_settings(sql)
-        try:
-            tokens = tokens_of(sql, self.ansi_quotes, mariadb=self.mariadb)
-        except SqlglotError:
-            return self.tables.unreadable(_rough_names(sql), sql)
-        cursor = TokenCursor(tokens)
+        cursor = TokenCursor(tokens_of(sql, self.ansi_quotes, mariadb=self.mariadb))
         if cursor.done:
             return Effect(EffectKind.NONE)
         try:
             return self._statement(cursor, sql)
+        except MisreadQuotes:
+            raise
         except Unreadable:
-            if cursor.tokens[0].word in DML:
-                return Effect(EffectKind.WRITES, (), sql[:80])
-            return self.tables.unreadable([token.text for token in tokens if token.name], sql, tokens)
+            return self.unreadable(sql)
+
+    def unreadable(self, sql: str) -> Effect:
+        """Return the effect of a statement that cannot be read: on each mapped table that it may name."""
+        _, sql = split_settings(sql)
+        try:
+            tokens = tokens_of(sql, self.ansi_quotes, mariadb=self.mariadb)
+        except SqlglotError:
+            return self.tables.unreadable([Token(name, "", True) for name in _rough_names(sql)], sql)
+        if tokens[0].word in DML:
+            return Effect(EffectKind.WRITES, (), sql[:80])
+        return self.tables.unreadable(tokens, sql)
 
     def _statement(self, cursor: TokenCursor, sql: str) -> Effect:
         first = cursor.word()

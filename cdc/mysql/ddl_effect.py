@@ -40,9 +40,14 @@ _STRENGTH = (EffectKind.NONE, EffectKind.HARMLESS, EffectKind.CREATES, EffectKin
 
 
 def strongest(effects: Sequence[Effect]) -> Effect:
-    """Return the effect of a statement with several readings: the strongest kind, on all tables of that kind."""
+    """Return the effect of a statement with several readings: the strongest kind, on all tables that it can mean.
+
+    TOUCHES also counts for tables of harmless readings: their columns or their key may be others after the statement.
+    """
     kind = max((one.kind for one in effects), key=_STRENGTH.index)
     found = [one for one in effects if one.kind is kind]
+    if kind is EffectKind.TOUCHES:
+        found += [one for one in effects if one.kind not in (kind, EffectKind.NONE)]
     tables = dict.fromkeys(table for one in found for table in one.tables)
     is_unknown = kind is EffectKind.WRITES and not all(one.tables for one in found)
     return Effect(
@@ -115,9 +120,9 @@ class MappedTables:
             return Effect(EffectKind.TOUCHES, (table_text(*name),), reason)
         return Effect(EffectKind.HARMLESS, (table_text(*name),), reason, may_rekey=True)
 
-    def unreadable(self, names: Sequence[str], sql: str, tokens: Sequence[Token] = ()) -> Effect:
+    def unreadable(self, tokens: Sequence[Token], sql: str) -> Effect:
         """Return the effect of a statement that cannot be read: on each mapped table that it may name."""
-        affected = self.named(tokens or [Token(name, "", True) for name in names])
+        affected = self.named(tokens)
         if not affected:
             return Effect(EffectKind.NONE)
         return Effect(EffectKind.TOUCHES, affected, f"unreadable statement {sql[:80]!r}", row_changing=True)

@@ -44,6 +44,10 @@ class Unreadable(Exception):
     """The statement has an unknown form."""
 
 
+class MisreadQuotes(Unreadable):
+    """Text in double quotes is where only a name is valid: with ANSI_QUOTES it is a name."""
+
+
 class TokenCursor:
     """A position in a list of tokens."""
 
@@ -73,8 +77,10 @@ class TokenCursor:
 
     def name(self) -> str:
         """Consume and return an identifier. Raises: Unreadable - the next token is not an identifier."""
-        if self.at >= len(self.tokens) or not self.tokens[self.at].name:
-            raise Unreadable("a name is expected, but something else follows")
+        token = self.tokens[self.at] if self.at < len(self.tokens) else None
+        if token is None or not token.name:
+            is_quoted = token is not None and (token.literal or "").startswith('"')
+            raise (MisreadQuotes if is_quoted else Unreadable)("a name is expected, but something else follows")
         self.at += 1
         return self.tokens[self.at - 1].text
 

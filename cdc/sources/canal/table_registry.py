@@ -56,7 +56,8 @@ class CanalTables:
                 self._changes.mariadb = server.mariadb
                 # A statement after now changes these columns. One between ``start`` and now does not follow from them:
                 # the catalog does not confirm it.
-                missing = [name for name in mapped_tables(server, self._table_filter.maps) if not self.history.has(name)]
+                mapped = mapped_tables(server, self._table_filter.maps)
+                missing = [name for name in mapped if not self.history.has(name)]
                 self.history.catalog = table_schemas(server, missing, self._table_filter.leave_out)
 
     # --- schemas of rows ---

@@ -2,7 +2,8 @@
 
 import pytest
 
-from cdc.mysql.ddl import EffectKind, effect_of
+from cdc.mysql.ddl import Effect, EffectKind, effect_of
+from cdc.mysql.ddl_effect import strongest
 from cdc.mysql.ddl_words import in_lower_case
 
 
@@ -260,7 +261,66 @@ def test_effect_of_ansi_quotes_reads_double_quotes_as_names():
 def test_effect_of_unknown_sql_mode_is_the_strongest_one(sql, kind):
     effect = effect_of(sql, database="shop", tables=Shop(), ansi_quotes=None)
     assert effect.kind is kind
-    assert kind in (NONE, WRITES) or "shop.orders" in effect.tables
+    assert kind is NONE or "shop.orders" in effect.tables
+
+
+class Everything(Shop):
+    """As a channel with a pattern: each word of a statement can be a table."""
+
+    def maps(self, database, table):
+        return True
+
+
+@pytest.mark.parametrize("tables", [Shop(), Everything()])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        'TRUNCATE TABLE "orders"',
+        'DROP TABLE IF EXISTS "none", shop."orders"',
+        'CREATE TABLE "new" (id INT)',
+        'CREATE TABLE IF NOT EXISTS "orders" (id INT)',
+        'DROP INDEX "uk" ON "orders"',
+        'ALTER TABLE "orders" DROP INDEX "uk"',
+        'ALTER TABLE orders DROP COLUMN "price"',
+        'ALTER TABLE "other" RENAME TO "orders"',
+        'RENAME TABLE "orders" TO "x"',
+        'DROP DATABASE IF EXISTS "none"',
+        'INSERT INTO "orders" VALUES (1)',
+    ],
+)
+def test_reading_with_a_text_in_place_of_a_name_does_not_count(sql, tables):
+    known, unknown = (effect_of(sql, database="shop", tables=tables, ansi_quotes=one) for one in (True, None))
+    assert unknown == known
+
+
+@pytest.mark.parametrize("tables", [Shop(), Everything()])
+@pytest.mark.parametrize(
+    ("sql", "kind"),
+    [
+        (r'CREATE VIEW v AS SELECT "a\"b" FROM orders', NONE),
+        (r'CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW SET NEW.a = "it\"s"', NONE),
+        (r'CREATE USER "u"@"%" IDENTIFIED BY "x\"y"', NONE),
+        (r'ALTER TABLE orders COMMENT "5\" disk"', HARMLESS),
+        (r'ALTER TABLE orders COMMENT "5\" disk", DROP COLUMN price', TOUCHES),
+    ],
+)
+def test_reading_with_an_open_quote_does_not_count(sql, kind, tables):
+    assert effect_of(sql, database="shop", tables=tables, ansi_quotes=None).kind is kind
+
+
+@pytest.mark.parametrize("ansi_quotes", [None, False, True])
+@pytest.mark.parametrize(
+    "sql", ['TRUNCATE TABLE shop.orders "x', "FLOGGED shop.orders 'x", 'DROP TABLE "a", 5, orders']
+)
+def test_effect_of_a_statement_without_a_valid_reading_is_on_each_table_that_it_names(sql, ansi_quotes):
+    effect = effect_of(sql, database="shop", tables=Shop(), ansi_quotes=ansi_quotes)
+    assert (effect.kind, effect.tables, effect.row_changing) == (TOUCHES, ("shop.orders",), True)
+
+
+def test_strongest_effect_has_the_tables_of_harmless_readings():
+    harmless = Effect(HARMLESS, ("shop.Orders",), "DROP INDEX u", may_rekey=True)
+    found = strongest([harmless, Effect(NONE), Effect(TOUCHES, ("shop.orders",), "DROP COLUMN a")])
+    assert found == Effect(TOUCHES, ("shop.orders", "shop.Orders"), "DROP COLUMN a", may_rekey=True)
 
 
 def test_effect_of_names_in_lower_case_ignores_case():

@@ -55,6 +55,19 @@ def test_name_in_double_quotes_pauses_the_job(mariadb):
     assert not tables_of(mariadb).on_statement(replace(STATEMENT, sql='ALTER TABLE orders COMMENT "x"'))
 
 
+@pytest.mark.parametrize("can_load_whole", [True, False])
+def test_name_in_double_quotes_is_followed_with_a_pattern(can_load_whole):
+    routes = Routes([Mapping("shop.*", "ods.*")], can_load_whole=can_load_whole)
+    tables = CanalTables(routes, None, ResumeOptions())
+    columns = (Column("id", Kind.INT, "int", nullable=False),)
+    tables.begin(CanalPosition("b.000001", 4), [TableSchema("shop", "orders", columns, ("id",))])
+    for sql in ('CREATE TABLE "new" (id INT PRIMARY KEY)', 'DROP TABLE IF EXISTS "none"', 'DROP INDEX "i" ON "orders"'):
+        tables.on_statement(replace(STATEMENT, sql=sql))
+    with pytest.raises(DdlStop) as stop:
+        tables.on_statement(replace(STATEMENT, sql='TRUNCATE TABLE "orders"'))
+    assert stop.value.change is not None and [one.after.name for one in stop.value.change.tables] == ["shop.orders"]
+
+
 def test_created_and_removed_tables_are_recorded(monkeypatch):
     """A table is new only after a CREATE TABLE without IF NOT EXISTS."""
     server = SimpleNamespace(folds_case=False, mariadb=False, ask=lambda *words: [])
