@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from cdc.model.schema import Column, Kind, TableSchema
 from cdc.model.schema_change import ChangeKind, ColumnChange, TableChange
-from cdc.mysql.column_default import fill_of
+from cdc.mysql.column_default import fill_of, without_brackets
 from cdc.mysql.column_definition import (
     LEAST_BYTES,
     MOST_BYTES,
@@ -142,10 +142,8 @@ class Alteration:
         if any(new.old is None and new.column.name.casefold() in self.defaults for new in news):
             refuse("it adds a column and also changes its default")  # MariaDB: existing rows get the changed one
         for new in news:
-            if new.definition is not None and (other := _named_default(new.definition)) not in ("", *names):
-                refuse(
-                    f"the default of column {new.column.name} names the column {other}, which the table does not have"
-                )
+            if new.definition is not None:
+                _check_default(new.definition, names, self._dialect)
             self._complete(new)
         key, is_certain = self._key(news)
         database, table = self.name
@@ -233,10 +231,17 @@ class Alteration:
                 yield ColumnChange(ChangeKind.ADD_COLUMN, None, new.column, fill)
 
 
-def _named_default(definition: ColumnDefinition) -> str:
-    """Return the casefolded name of the column that is the default (MariaDB); "" if the default is something else."""
-    tokens = definition.default or ()
-    return tokens[0].text.casefold() if len(tokens) == 1 and tokens[0].name and not tokens[0].word else ""
+def _check_default(definition: ColumnDefinition, columns: Sequence[str], dialect: Dialect) -> None:
+    """Refuse a default that cannot be the name of a column. ``columns``: the casefolded names of the new columns.
+
+    In brackets it is an expression over the columns of the table. Only MariaDB has names without brackets.
+    """
+    default = definition.default or ()
+    inside = without_brackets(default)
+    if len(inside) != 1 or not inside[0].name or inside[0].word:
+        return
+    if inside[0].text.casefold() not in columns or (dialect.mariadb is False and len(default) == 1):
+        refuse(f"the default of column {definition.name} is a name, but not that of a column that it can have")
 
 
 def _index(news: Sequence[NewColumn], position: str | None) -> int:

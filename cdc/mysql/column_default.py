@@ -43,7 +43,7 @@ def fill_of(definition: ColumnDefinition, column: Column, dialect: Dialect) -> F
     if definition.generated or definition.auto_increment or definition.period:
         return BY_ROW
     default = definition.default
-    tokens = _without_brackets(default or ())
+    tokens = without_brackets(default or ())
     has_no_value = [token.word for token in tokens] in ([], ["NULL"])
     if has_no_value and may_be_not_null(definition, dialect):
         return BY_ROW  # the server may use the time of the statement, or a zero date
@@ -63,7 +63,8 @@ def _literal_fill(text: bytes | None) -> Fill:
     return Fill() if text is None else Fill(FillKind.LITERAL, text)
 
 
-def _without_brackets(tokens: Sequence[Token]) -> Sequence[Token]:
+def without_brackets(tokens: Sequence[Token]) -> Sequence[Token]:
+    """Return an expression without the brackets around it as a whole."""
     while len(tokens) > 2 and tokens[0].word == "(" and tokens[-1].word == ")":
         depth = 0
         for token in tokens[:-1]:

@@ -9,7 +9,7 @@ import pytest
 
 from cdc.errors import SchemaMismatch
 from cdc.model.schema import Column, Kind, TableSchema
-from cdc.model.schema_change import ChangeKind, FillKind, TableChange
+from cdc.model.schema_change import ChangeKind, Fill, FillKind, TableChange
 from cdc.mysql.column_definition import Dialect
 from cdc.mysql.create_table import read_create_table
 from cdc.mysql.ddl_tokens import Unreadable
@@ -280,11 +280,31 @@ def test_double_quotes_of_an_unknown_sql_mode_have_the_only_possible_meaning() -
     assert names(changes('ALTER TABLE "orders" DROP "a"', unknown)[0]) == "id b c"
     (change,) = changes("""ALTER TABLE orders ADD x VARCHAR(5) DEFAULT "y" COMMENT "z", COMMENT 'a "b"'""", unknown)
     assert (change.columns[0].fill.text, change.after.column("x").comment, change.after.comment) == (b"y", "z", 'a "b"')
-    for sql in ('ALTER TABLE orders ADD x VARCHAR(5) DEFAULT "a"', 'ALTER TABLE orders ADD x VARCHAR(5) DEFAULT ("y")'):
-        with pytest.raises(Unreadable, match="double quotes"):  # a text or a column
-            changes(sql, unknown)
     with pytest.raises(Unreadable, match="name is expected"):
         changes('ALTER TABLE "orders" DROP "missing"', unknown)
+
+
+@pytest.mark.parametrize("mariadb", [True, False, None])
+@pytest.mark.parametrize(
+    ("default", "value"),
+    [('""', b""), ('"y"', b"y"), ('("y")', b"y"), ('(("y"))', b"y"), ('"x y"', b"x y"), ('"" COMMENT ""', b"")],
+)
+def test_default_in_double_quotes_that_is_no_column_is_a_text(mariadb: bool | None, default: str, value: bytes) -> None:
+    unknown = Dialect(mariadb, ansi_quotes=None)
+    for kind in ("VARCHAR(5)", "VARCHAR(5) NOT NULL"):
+        (change,) = changes(f"ALTER TABLE orders ADD x {kind} DEFAULT {default}", unknown)
+        assert change.columns[0].fill == Fill(FillKind.LITERAL, value)
+
+
+@pytest.mark.parametrize(("mariadb", "default"), [(True, '"a"'), (True, '("A")'), (False, '("a")'), (True, '"x"')])
+def test_default_in_double_quotes_that_can_be_a_column_is_not_followed(mariadb: bool, default: str) -> None:
+    with pytest.raises(Unreadable, match="double quotes"):
+        changes(f"ALTER TABLE orders ADD x VARCHAR(5) DEFAULT {default}", Dialect(mariadb, ansi_quotes=None))
+
+
+def test_default_of_mysql_without_brackets_is_no_column() -> None:
+    (change,) = changes('ALTER TABLE orders ADD x VARCHAR(5) DEFAULT "a"', Dialect(False, ansi_quotes=None))
+    assert change.columns[0].fill == Fill(FillKind.LITERAL, b"a")
 
 
 def test_names_with_quotes_and_other_case_are_read() -> None:
