@@ -36,6 +36,7 @@ class FillKind(Enum):
     NULL = "null"
     LITERAL = "literal"  # the same value in every row
     STATEMENT_TIME = "statement time"  # CURRENT_TIMESTAMP and its relatives: the time of the statement
+    NULL_OR_TIME = "null or time"  # the server may have stored a time for each NULL: the catalog shows it
     BY_ROW = "by row"  # generated, AUTO_INCREMENT, an expression: only a new load of the table has the values
 
 

@@ -46,7 +46,7 @@ def fill_of(definition: ColumnDefinition, column: Column, dialect: Dialect) -> F
     tokens = without_brackets(default or ())
     has_no_value = [token.word for token in tokens] in ([], ["NULL"])
     if has_no_value and may_be_not_null(definition, dialect):
-        return BY_ROW  # the server may use the time of the statement, or a zero date
+        return Fill(FillKind.NULL_OR_TIME)  # the time of the statement, or a zero date
     try:
         if default is None:
             return Fill() if column.nullable else _literal_fill(_type_default(column))

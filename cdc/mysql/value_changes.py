@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from cdc.model.schema import Column, Kind
-from cdc.model.schema_change import ChangeKind, ColumnChange, TableChange
+from cdc.model.schema_change import ChangeKind, ColumnChange, Fill, FillKind, TableChange
 from cdc.mysql.column_definition import LEAST_BYTES, MOST_BYTES, TEXTS
 
 _INTEGERS = (Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT)
@@ -64,7 +64,9 @@ def with_kept_nulls(change: TableChange) -> TableChange:
 def _with_kept_nulls(changes: Iterable[ColumnChange]) -> Iterator[ColumnChange]:
     for change in changes:
         old, new = change.old, change.new
-        if change.kind is not ChangeKind.ALTER_TYPE or old is None or new is None or new.kind is not Kind.TIMESTAMP:
+        if change.fill.kind is FillKind.NULL_OR_TIME and new is not None and new.nullable:
+            yield replace(change, fill=Fill())
+        elif change.kind is not ChangeKind.ALTER_TYPE or old is None or new is None or new.kind is not Kind.TIMESTAMP:
             yield change
         elif can_change_values(old, new) or not is_same_type(old, new):
             yield replace(change, changes_values=can_change_values(old, new))

@@ -27,7 +27,7 @@ from channels.mapping import can_be_null
 from channels.sinks.base import AlterAction
 
 _INTEGERS = frozenset((Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT))
-_LOADED = frozenset((FillKind.BY_ROW, FillKind.STATEMENT_TIME))
+_LOADED = frozenset((FillKind.BY_ROW, FillKind.STATEMENT_TIME, FillKind.NULL_OR_TIME))
 
 
 class PlanRefused(Exception):

@@ -206,6 +206,7 @@ def test_job_loads_times_with_which_the_server_replaces_null(kind, request, tmp_
         ("MODIFY b TIMESTAMP(3)", "STRICT_ALL_TABLES", False, True),
         ("ADD COLUMN d TIMESTAMP NULL", "", False, False),
         ("MODIFY d TIMESTAMP COMMENT 'x'", "", True, False),
+        ("ADD COLUMN f TIMESTAMP DEFAULT NULL, ADD COLUMN g TIMESTAMP", "", True, False),
         ("MODIFY c TIMESTAMP DEFAULT NULL", "", kind == "mysql", kind == "mariadb"),
     )
     with server.connect(database) as connection, connection.cursor() as cursor:

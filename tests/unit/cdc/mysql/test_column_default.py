@@ -98,10 +98,10 @@ def test_fill_that_is_not_certain_is_by_row(definition: str) -> None:
 
 
 def test_fill_of_timestamp_depends_on_the_session() -> None:
-    assert fill("TIMESTAMP", Dialect()) == Fill(FillKind.BY_ROW)
+    assert fill("TIMESTAMP", Dialect()) == Fill(FillKind.NULL_OR_TIME)
     assert fill("TIMESTAMP", KNOWN) == Fill()
     # without explicit_defaults_for_timestamp it is NOT NULL in MariaDB, and an error in MySQL
-    assert fill("TIMESTAMP DEFAULT NULL", Dialect(True)) == Fill(FillKind.BY_ROW)
+    assert fill("TIMESTAMP DEFAULT NULL", Dialect(True)) == Fill(FillKind.NULL_OR_TIME)
     assert fill("TIMESTAMP DEFAULT NULL", Dialect(False)) == Fill()
     assert fill("TIMESTAMP NULL DEFAULT NULL", Dialect(True)) == Fill()
     assert fill("TIMESTAMP NULL DEFAULT '2024-01-01'", Dialect(time_zone="SYSTEM")) == Fill(FillKind.BY_ROW)

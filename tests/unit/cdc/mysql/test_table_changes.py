@@ -365,6 +365,25 @@ def test_catalog_shows_whether_nulls_were_kept() -> None:
     assert not kept.changes_values and kept.new is not None and kept.new.fsp == 6
 
 
+@pytest.mark.parametrize(
+    ("clause", "nullable", "kind"),
+    [
+        ("ADD x TIMESTAMP DEFAULT NULL", True, FillKind.NULL),
+        ("ADD x TIMESTAMP DEFAULT (NULL)", True, FillKind.NULL),
+        ("ADD x TIMESTAMP", True, FillKind.NULL),
+        ("ADD x TIMESTAMP DEFAULT NULL", False, FillKind.NULL_OR_TIME),
+        ("ADD x TIMESTAMP DEFAULT CURRENT_TIMESTAMP", True, FillKind.STATEMENT_TIME),
+        ("ADD x TIMESTAMP DEFAULT (ts)", True, FillKind.BY_ROW),
+        ("ADD x TIMESTAMP AS (ts)", True, FillKind.BY_ROW),
+    ],
+)
+def test_catalog_shows_whether_an_added_timestamp_is_null(clause: str, nullable: bool, kind: FillKind) -> None:
+    change = redefined(clause, None, mariadb=True)
+    columns = tuple(replace(one, nullable=nullable and one.nullable) for one in change.after.columns)
+    (found,) = with_kept_nulls(confirmed(change, replace(change.after, columns=columns))).columns
+    assert found.fill.kind is kind
+
+
 def test_confirmed_takes_exact_types_from_the_catalog() -> None:
     (change,) = read_changes(
         "ALTER TABLE orders ADD x VARCHAR(5), MODIFY b VARCHAR(20)",

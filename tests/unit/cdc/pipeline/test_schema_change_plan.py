@@ -242,7 +242,7 @@ def test_plan_literal_is_part_of_the_step() -> None:
     assert alter_steps(table.steps, table)[0].fill == pa.scalar(5, pa.int32())
 
 
-@pytest.mark.parametrize("kind", [FillKind.BY_ROW, FillKind.STATEMENT_TIME])
+@pytest.mark.parametrize("kind", [FillKind.BY_ROW, FillKind.STATEMENT_TIME, FillKind.NULL_OR_TIME])
 def test_plan_value_that_differs_by_row_loads_the_table_again(kind: FillKind) -> None:
     plan = planned((replace(ADDED, fill=Fill(kind)),), after=(ID, A, B))
     assert plan.tables[0].is_reloaded
