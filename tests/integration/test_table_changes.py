@@ -19,6 +19,7 @@ from cdc.mysql.connection import Endpoint
 from cdc.mysql.ddl_tokens import Unreadable
 from cdc.mysql.server import Server
 from cdc.mysql.table_changes import confirmed, read_changes
+from cdc.mysql.value_changes import with_kept_nulls
 from tests.support.ddl_corpus import cases
 from tests.support.seeds import seed_of
 
@@ -92,7 +93,7 @@ def _compare(cursor, table, before, found, values, changes, counts):
     change = changes[0]
     assert _described(change.after, change.key_is_certain) == _described(found, change.key_is_certain)
     counts["key not certain"] += not change.key_is_certain
-    exact = confirmed(change, found)
+    exact = with_kept_nulls(confirmed(change, found))
     assert exact.after == replace(found, since=None)
     names = {change.old.name: change.new.name for change in exact.columns if change.kind is ChangeKind.RENAME_COLUMN}
     assert exact.key_changed == (tuple(names.get(name, name) for name in before.key) != found.key)
@@ -107,7 +108,7 @@ def _compare(cursor, table, before, found, values, changes, counts):
 def _compare_fill(cursor, table, change):
     rows = set(_rows(cursor, table, change.new, ()))
     fill = change.fill
-    if fill.kind is FillKind.BY_ROW:
+    if fill.kind in (FillKind.BY_ROW, FillKind.NULL_OR_TIME):
         return
     if fill.kind is FillKind.STATEMENT_TIME:
         local = STATEMENT_TIME + (ZONE if change.new.kind is not Kind.TIMESTAMP else timedelta())

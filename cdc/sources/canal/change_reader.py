@@ -18,7 +18,7 @@ from cdc.errors import SchemaMismatch
 from cdc.model.position import CanalPosition
 from cdc.model.schema import Column, CopyStatement, TableSchema
 from cdc.model.schema_change import ChangeKind, ColumnChange, SchemaChange, TableChange
-from cdc.model.table_names import table_text
+from cdc.model.table_names import table_of, table_text
 from cdc.mysql.catalog import table_schemas
 from cdc.mysql.column_definition import TEXTS
 from cdc.mysql.ddl import Effect
@@ -30,6 +30,7 @@ from cdc.sources.schema_history import Name, SchemaHistory
 from cdc.sources.shadow_tables import ShadowTables
 from cdc.sources.table_statements import TableStatements, changes_tables, charset_after, unknown_tables
 
+_DROPS = (ChangeKind.DROP_TABLE, ChangeKind.DROP_DATABASE)
 _HAS_ROWS = re.compile(r"START\s+TRANSACTION\s*$", re.IGNORECASE)  # how MySQL logs CREATE TABLE .. SELECT
 
 
@@ -102,6 +103,8 @@ class CanalChangeReader:
                 self._check_names(change)
             tables = tuple(self._confirmed(changes))
         except Unreadable as error:
+            if unknown := sorted(name for name in effect.tables if table_of(name) in self._unknown):
+                return f"the columns of {', '.join(unknown)} before the statement are not known"
             return str(error) or "it has an unknown form"
         return SchemaChange(statement.sql, statement.before, statement.after, tables, self._shadows.outdated(tables))
 
@@ -109,12 +112,17 @@ class CanalChangeReader:
         return CopyStatement(statement.sql, statement.database, ansi_quotes=None, mariadb=self.mariadb)
 
     def _known(self, database: str, table: str) -> TableSchema | None:
-        return None if (database, table) in self._unknown else self._tables.named(database, table)
+        """Return a table before the statement, without columns if those are not known; None if it has no rows."""
+        found = self._tables.named(database, table)
+        is_unknown = found is not None and (database, table) in self._unknown
+        return TableSchema(database, table, (), ()) if is_unknown else found
 
     def _change_of_tables(self, statement: CanalStatement, found: Sequence[TableChange]) -> SchemaChange | str:
         if _HAS_ROWS.search(statement.sql):
             return "its transaction also has rows"
-        names = {(one.database, one.table) for change in found for one in (change.before, change.after)}
+        # a DROP needs no columns: the target has the rows until the table is created again
+        others = [one for one in found if one.rows not in _DROPS]
+        names = {(one.database, one.table) for change in others for one in (change.before, change.after)}
         if unknown := names & self._unknown:
             return f"the columns of {', '.join(table_text(*name) for name in sorted(unknown))} before it are not known"
         # Canal can be late, so the catalog may be newer than the statement: the rows after it confirm the columns

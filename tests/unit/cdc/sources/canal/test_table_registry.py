@@ -102,3 +102,25 @@ def test_new_key_is_in_the_checkpoints_before_the_next_rows(monkeypatch, has_ser
     restarted.begin(CanalPosition("b.000001", 300), saved)
     for each in (tables, restarted):
         assert each.schema("shop", "orders", layout).key == ("b",)
+
+
+@pytest.mark.parametrize("sql", ["DROP TABLE orders", "DROP TABLE items, orders", "DROP DATABASE shop"])
+def test_drop_after_a_passed_statement_is_recorded(sql):
+    """No row has shown the columns since. The target has the rows until the table is created again."""
+    columns = tuple(Column(name, Kind.INT, "int", nullable=name != "id") for name in ("id", "b", "c"))
+    routes = Routes([
+        Mapping("shop.orders", "ods.orders", columns={"id": "id", "b": "b"}),
+        Mapping("shop.items", "ods.items"),
+    ])  # fmt: skip
+    tables = CanalTables(routes, None, ResumeOptions())
+    tables.begin(CanalPosition("b.000001", 4), [TableSchema("shop", name, columns, ("id",)) for name in ("orders", "items")])  # fmt: skip
+    tables.on_statement(replace(STATEMENT, sql="ALTER TABLE orders MODIFY c VARCHAR(30)"))
+    for other in ("ALTER TABLE orders DROP b", "TRUNCATE TABLE orders", "RENAME TABLE orders TO x"):
+        with pytest.raises(DdlStop, match=r"columns of shop\.orders before|columns before the statement") as stop:
+            tables.on_statement(replace(STATEMENT, sql=other))
+        assert stop.value.change is None
+    with pytest.raises(DdlStop) as stop:
+        tables.on_statement(replace(STATEMENT, sql=sql))
+    assert stop.value.change is not None
+    dropped = {one.after.name for one in stop.value.change.tables if one.after.is_dropped and one.after.columns}
+    assert dropped == {"shop.orders"} | ({"shop.items"} if sql != "DROP TABLE orders" else set())
