@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from cdc.model.table_names import table_text
+from cdc.model.table_names import table_of, table_text
 from cdc.mysql.ddl_tokens import Token
 from cdc.mysql.ddl_words import TableNames
 
@@ -108,7 +108,7 @@ class MappedTables:
 
     def drop_database(self, database: str, reason: str) -> Effect:
         """Return the effect of DROP DATABASE."""
-        affected = self.lookup.known(database)
+        affected = tuple(one for one in self.lookup.known(database) if self.lookup.maps(*table_of(one)))
         return Effect(EffectKind.TOUCHES, affected, reason, row_changing=True) if affected else Effect(EffectKind.NONE)
 
     def drop_index(self, name: tuple[str, str], index: str) -> Effect:

@@ -25,7 +25,7 @@ from cdc.sources.stored_names import StoredNames
 Name = tuple[str, str]  # database and table
 Connect = Callable[[], Server]
 _LIKE = re.compile(r"\bLIKE\b", re.IGNORECASE)
-_REMOVES = re.compile(r"\b(?:DROP TABLE|DROP DATABASE|RENAME|CONVERT TABLE)\b", re.IGNORECASE)
+_REMOVES = re.compile(r"\b(?:DROP TABLE|(?:DROP|OR REPLACE) DATABASE|RENAME|CONVERT TABLE)\b", re.IGNORECASE)
 
 
 class SchemaHistory:

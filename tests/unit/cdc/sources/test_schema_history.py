@@ -234,6 +234,29 @@ def test_name_whose_target_another_table_has_is_that_table():
     assert history.effect("TRUNCATE TABLE Orders", "shop").tables == ("shop.orders",)
 
 
+@pytest.mark.parametrize(
+    "sql",
+    ["DROP TABLE t", "DROP DATABASE shop", "CREATE OR REPLACE DATABASE shop", "RENAME TABLE t TO crm.t",
+     "ALTER TABLE t RENAME TO crm.t"],
+)  # fmt: skip
+def test_statement_that_can_remove_a_table_is_recorded(sql):
+    history = SchemaHistory(Routes([Mapping("shop.*", "ods.*")]), None)
+    history.begin([table("id"), replace(table("id"), database="crm")])  # no channel reads the second one
+    effect = history.effect(sql, "shop", ansi_quotes=False)
+    assert (effect.kind, effect.tables) == (EffectKind.TOUCHES, ("shop.t",))
+    history.note_removed(effect, NAME)
+    assert history.removed == {"shop.t"}
+    history.note_removed(history.effect("ALTER TABLE t DROP id", "shop", ansi_quotes=False), ("shop", "other"))
+    assert history.removed == {"shop.t"}
+
+
+def test_drop_of_a_database_is_on_the_tables_that_a_channel_reads():
+    """Until the next checkpoint the job knows a table whose channel was removed."""
+    history = SchemaHistory(Routes([Mapping("shop.t", "ods.t")]), None)
+    history.begin([table("id"), replace(table("id"), table="items")])
+    assert history.effect("DROP DATABASE shop", "").tables == ("shop.t",)
+
+
 def test_creation_in_another_case_touches_a_dropped_table(history):
     history.begin([replace(table("id"), is_dropped=True), replace(table("id"), table="T")])
     effect = history.effect("CREATE TABLE T (id INT)", "shop")
