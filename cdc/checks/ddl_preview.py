@@ -68,11 +68,13 @@ def preview_statement(
     checkpoint: Checkpoint | None,
     *,
     mariadb: bool,
+    ansi_quotes: bool | None = False,
     stored: StoredName = as_written,
 ) -> Preview:
     """Return what the job would do with ``statement``. A name without a database is in the only one that the job reads.
 
     ``schemas``: the mapped tables as they are now. ``checkpoint``: the last one of the job, if it has run.
+    ``ansi_quotes``: None if the job reads statements without their sql_mode.
     Raises: SinkUnavailable.
     """
     databases = {database for database, _ in schemas}
@@ -82,7 +84,7 @@ def preview_statement(
             database=databases.pop() if len(databases) == 1 else "",
             schema_of=lambda database, table: schemas.get((database, table)),
             tables_of=lambda database: [table for owner, table in schemas if owner == database],
-            dialect=Dialect(mariadb=mariadb),  # as the job reads it
+            dialect=Dialect(mariadb=mariadb, ansi_quotes=ansi_quotes),  # as the job reads it
             stored=stored,
         )
     except Unreadable as error:

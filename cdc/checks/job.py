@@ -241,8 +241,12 @@ def preview_of_job(config: Config, statement: str, incarnation: str, checkpoint:
         names = mapped_tables(server, components.routes.maps)
         schemas = table_schemas(server, names, components.routes.leave_out)
         run = RunIdentity(config.name, incarnation, 0)
+        ansi_quotes = None if isinstance(config.source, CanalSourceConfig) else False
         stored = in_lower_case if server.folds_case else as_written
-        return preview_statement(statement, schemas, components, run, checkpoint, mariadb=server.mariadb, stored=stored)
+        return preview_statement(
+            statement, schemas, components, run, checkpoint,
+            mariadb=server.mariadb, ansi_quotes=ansi_quotes, stored=stored,
+        )  # fmt: skip
 
 
 def preview_of_pause(config: Config, record: JobRecord, checkpoint: Checkpoint | None) -> Preview:

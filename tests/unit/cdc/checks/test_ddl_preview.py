@@ -57,11 +57,23 @@ class Sink:
         raise AssertionError("a preview changes nothing")
 
 
-def preview(statement: str, mode: ChangeMode = ChangeMode.LENIENT, checkpoint: Checkpoint | None = None) -> Preview:
+def preview(
+    statement: str,
+    mode: ChangeMode = ChangeMode.LENIENT,
+    checkpoint: Checkpoint | None = None,
+    ansi_quotes: bool | None = False,
+) -> Preview:
     routes = Routes([Mapping("shop.orders", "ods.orders", changes=ChangePolicy(mode))])
     components: Any = SimpleNamespace(routes=routes, sink=Sink(), types=None, snapshot="tables")
     run = RunIdentity("shop", "0badcafe", 0)
-    return preview_statement(statement, SCHEMAS, components, run, checkpoint, mariadb=False)
+    return preview_statement(statement, SCHEMAS, components, run, checkpoint, mariadb=False, ansi_quotes=ansi_quotes)
+
+
+def test_preview_reads_double_quotes_as_the_job_does() -> None:
+    statement = 'ALTER TABLE orders ADD x VARCHAR(9) DEFAULT ("id")'
+    assert preview(statement).reason is None
+    refused = preview(statement, ansi_quotes=None).reason
+    assert refused is not None and "double quotes" in refused
 
 
 def test_preview_shows_actions_steps_and_costs() -> None:
