@@ -231,10 +231,15 @@ class SchemaHistory:
     # --- statements ---
 
     def creation(self, effect: Effect, sql: str) -> Effect:
-        """Return the effect of a CREATE TABLE: a change if the target has rows, or if it copies system versioning."""
+        """Return the effect of a CREATE TABLE: a change if the target has rows, or if it copies system versioning.
+
+        None if it names a table that exists in another case: it creates another table.
+        """
         names = [table_of(table) for table in effect.tables]
         if any(self.dropped(name) is not None for name in names):
             return replace(effect, kind=EffectKind.TOUCHES, row_changing=True)
+        if self.connect is None and all(self.newest(name) is not None and name[1] not in sql for name in names):
+            return Effect(EffectKind.NONE)
         if _LIKE.search(sql) and self.is_versioned(names[0]):
             reason = "CREATE TABLE LIKE a table with system versioning"
             return replace(effect, kind=EffectKind.TOUCHES, reason=reason, row_changing=True)

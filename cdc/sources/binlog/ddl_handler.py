@@ -79,6 +79,7 @@ class DdlHandler:
         effect = self._history.creation(effect, statement.sql)
         if effect.kind is EffectKind.TOUCHES:
             self._handle_change(statement, effect)
+        if effect.kind is not EffectKind.CREATES:
             return
         log.info(
             "table %s was created (%s)", effect.tables[0], effect.reason, extra={"position": str(statement.before)}

@@ -12,7 +12,12 @@ from cdc.model.batch import RequiredColumns
 from cdc.model.position import BinlogPosition
 from cdc.model.schema import Column, Kind, ShadowCopy, TableSchema
 from cdc.mysql.ddl import EffectKind
-from cdc.sources.schema_history import SchemaHistory
+from cdc.sources.binlog.column_changes import ColumnChangeSearch
+from cdc.sources.binlog.ddl_handler import DdlHandler
+from cdc.sources.binlog.decoder.events import Statement
+from cdc.sources.binlog.omission_rules import OmissionRules
+from cdc.sources.binlog.table_registry import TableRegistry
+from cdc.sources.schema_history import ResumeOptions, SchemaHistory
 from cdc.sources.stored_names import UncertainName
 from channels.mapping import Mapping
 from channels.routes import Routes
@@ -262,3 +267,26 @@ def test_creation_in_another_case_touches_a_dropped_table(history):
     effect = history.effect("CREATE TABLE T (id INT)", "shop")
     assert effect.tables == ("shop.T", "shop.t")
     assert history.creation(effect, "CREATE TABLE T (id INT)").kind is EffectKind.TOUCHES
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_ended"),
+    [
+        ("CREATE TABLE Orders (x INT)", False),
+        ("CREATE TABLE Shop.ORDERS (x INT)", False),
+        ("CREATE TABLE orders (x INT)", True),
+    ],
+)
+def test_creation_in_another_case_creates_another_table(sql, is_ended):
+    """An existing table cannot be created, so without a server the name is that of a table that no channel reads."""
+    routes = Routes([Mapping("shop.orders", "ods.orders")], can_load_whole=False)
+    history = SchemaHistory(routes, None)
+    history.begin([replace(table("id"), table="orders")])
+    search = ColumnChangeSearch(history, None)
+    tables = TableRegistry(routes, history, search, OmissionRules(is_accepted=False, has_server=False))
+    handler = DdlHandler(routes, tables, ResumeOptions())
+    handler.handle(Statement("shop", sql, at(100), at(200), 0, False, False))
+    assert (history.newest(("shop", "orders")) is None) is is_ended
+    history.end(("shop", "orders"), at(300))  # the user has accepted DROP TABLE
+    effect = history.effect(sql, "shop")
+    assert history.creation(effect, sql) == effect and effect.kind is EffectKind.CREATES
