@@ -44,7 +44,7 @@ def check_request(request: SnapshotRequest, settings: SnapshotSettings | None, r
             hint="Load the table through a job with a `binlog` source.",
         )
     database, table = table_of(request.table)
-    if not routes.maps(database, table):
+    if not routes.may_map(database, table):
         raise _not_read(request.table)
     if request.where is None and not can_list_keys(sink):
         raise ConfigError(
@@ -74,7 +74,7 @@ def check_verify(request: VerifyRequest, settings: SnapshotSettings | None, rout
             hint="With a `canal` source, set `source.mysql`. Verify tables of other sources through a `binlog` source.",
         )
     for table in request.tables:
-        if not routes.maps(*table_of(table)):
+        if not routes.may_map(*table_of(table)):
             raise _not_read(table)
     if not can_read_rows(sink):
         raise ConfigError("The rows of this sink cannot be read.", hint="Verify a job with another sink.")

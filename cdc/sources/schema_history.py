@@ -72,6 +72,10 @@ class SchemaHistory:
             self.created -= {table_text(*name)}
             self.removed |= {table_text(*name)}
 
+    def note_shown(self, name: Name) -> None:
+        """Record that the server shows ``name`` after a statement, for example after a RENAME back."""
+        self.removed -= {table_text(*name)}
+
     def add(self, name: Name, schema: TableSchema, since: Position) -> TableSchema:
         """Add a version that is valid from ``since`` on, and return it.
 

@@ -185,6 +185,8 @@ class DdlHandler:
                 if name not in found:
                     self._history.forget_loaded(name)  # dropped or renamed
                     self._history.note_removed(effect, name)
+                else:
+                    self._history.note_shown(name)
                 if self._is_current(server, statement, name, found.get(name)):
                     self._history.add(name, found[name], statement.after)
                 else:

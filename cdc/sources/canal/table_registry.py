@@ -158,8 +158,11 @@ class CanalTables:
         names = {table_of(table) for table in effect.tables}
         self._stale |= names
         for name in names:
-            if effect.kind is EffectKind.TOUCHES and self.history.look_up(name) is None:
-                self.history.note_removed(effect, name)
+            if effect.kind is EffectKind.TOUCHES:
+                if self.history.look_up(name) is None:
+                    self.history.note_removed(effect, name)
+                else:
+                    self.history.note_shown(name)
             if effect.kind is not EffectKind.HARMLESS and not effect.columns_stay:
                 self._note_key(name, statement.after)
             self.history.catalog.pop(name, None)

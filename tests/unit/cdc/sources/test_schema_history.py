@@ -253,6 +253,8 @@ def test_statement_that_can_remove_a_table_is_recorded(sql):
     assert history.removed == {"shop.t"}
     history.note_removed(history.effect("ALTER TABLE t DROP id", "shop", ansi_quotes=False), ("shop", "other"))
     assert history.removed == {"shop.t"}
+    history.note_shown(NAME)  # for example renamed back
+    assert history.removed == frozenset()
 
 
 def test_drop_of_a_database_is_on_the_tables_that_a_channel_reads():
