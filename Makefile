@@ -136,6 +136,6 @@ lock: ## Write the lock files again: requirements.lock to run, requirements-dev.
 	$(LOCK) --constraint requirements-dev.lock -o requirements.lock
 
 clean: ## Remove what the other commands made
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo demo-kafka
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo demo-ha demo-kafka
 
-.PHONY: help setup demo demo-kafka warm check test integration canal recovery test-readers kills kills-kafka kills-hosts stress stress-long verify-runs soak bench profile bench-canal bench-decode bench-peers fuzz docs reference screens golden protocol lock clean
+.PHONY: help setup demo demo-ha demo-kafka warm check test test-all integration canal recovery test-readers kills kills-kafka kills-hosts stress stress-long verify-runs soak bench profile bench-canal bench-decode bench-peers fuzz docs reference screens golden protocol lock clean
