@@ -21,6 +21,7 @@ from cdc.mysql.server import Server
 TIMEOUT_S = 5.0
 _POLL_S = 0.005
 _WITHOUT_GTIDS_S = 1.0  # a commit in the binlog becomes visible within milliseconds; the server does not report when
+_SEMI_SYNC_POLL_S = 0.1
 
 
 def is_visible(server: Server, position: Position, timeout_s: float = TIMEOUT_S) -> bool:
@@ -34,7 +35,6 @@ def is_visible(server: Server, position: Position, timeout_s: float = TIMEOUT_S)
     if server.mariadb:
         return _has_followed(server, position, deadline) and _is_visible_mariadb(server, deadline)
     if not server.gtids:
-        time.sleep(_WITHOUT_GTIDS_S)
         return _has_passed_semi_sync(server, deadline)
     seen = parse_gtid_set(str(getattr(position, "gtid_set", "")))
     if isinstance(seen, GtidSet) and seen:
@@ -108,23 +108,28 @@ def _has_followed(server: Server, position: Position, deadline: float) -> bool:
 
 
 def _has_passed_semi_sync(server: Server, deadline: float) -> bool:
-    """Wait until the commits that wait for the acknowledgement of a replica are visible.
+    """Wait at least 1 s, and until the commits that wait for the acknowledgement of a replica are visible.
 
-    With AFTER_SYNC, the server sends a transaction to binlog readers, waits for a replica (10 s by default), and makes
-    it visible then. Commits end in the order of the binlog. On a server on which a commit always waits, it is therefore
-    enough if more commits have ended than waited before.
+    With AFTER_SYNC, the server sends a group of commits to binlog readers, waits for a replica (10 s by default), and
+    makes the group visible then. One group after the other waits, in the order of the binlog. Between two groups none
+    waits for a moment. A count of 0 is therefore no proof until 1 s passes in which no group waits or ends. On a server
+    on which groups always wait, it is enough that more of them end than wait at first: the next group, whose commits
+    the stream may have already, and one more.
     """
-    waiting, ended = _semi_sync(server)
-    if not waiting:
-        return True
+    waiting, ended = last = _semi_sync(server)
+    unchanged_since = time.monotonic()
     while True:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_S)
-        waiting_now, ended_now = _semi_sync(server)
-        if not waiting_now or ended_now - ended > waiting + 1:  # 1: a group of commits that follows the waiting one
+        time.sleep(_SEMI_SYNC_POLL_S)
+        waiting_now, ended_now = now = _semi_sync(server)
+        if ended_now - ended > max(1, waiting) + 1:
             time.sleep(_WITHOUT_GTIDS_S)
             return True
+        if now != last:
+            last, unchanged_since = now, time.monotonic()
+        elif not waiting_now and time.monotonic() - unchanged_since >= _WITHOUT_GTIDS_S:
+            return True
+        if time.monotonic() > deadline:
+            return False
 
 
 def _semi_sync(server: Server) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -78,39 +79,74 @@ def test_description_is_read_again_when_the_statement_is_visible(monkeypatch: py
         schemas_after(server, [("d", "t")], READ)
 
 
+class Clock:
+    """A clock that only sleeps and queries advance."""
+
+    def __init__(self, began: float = 0.0) -> None:
+        self.now = began
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 class SemiSync:
-    """A MySQL server without GTIDs. ``samples``: waiting commits, then ended ones; the last one stays."""
+    """A MySQL server without GTIDs. ``sample`` returns the waiting groups of commits and the ended ones."""
 
     mariadb = gtids = False
 
-    def __init__(self, name: str, *samples: tuple[int, int]) -> None:
-        self.name, self.samples = name, list(samples)
+    def __init__(self, clock: Clock, name: str, sample: Callable[[], tuple[int, int] | None]) -> None:
+        self.clock, self.name, self.sample = clock, name, sample
 
     def ask(self, sql: str) -> list[dict[str, Any]]:
         assert "Rpl_semi_sync_" in sql
-        if not self.samples:
+        self.clock.sleep(0.0005)
+        found = self.sample()
+        if found is None:
             return []  # no plugin
-        waiting, ended = self.samples.pop(0) if len(self.samples) > 1 else self.samples[0]
+        waiting, ended = found
         values = {"wait_sessions": waiting, "yes_tx": ended - 1, "no_tx": 1, "status": "ON"}
         return [{"Variable_name": f"Rpl_semi_sync_{self.name}_{one}", "Value": str(values[one])} for one in values]
 
 
 @pytest.mark.parametrize(
-    ("samples", "expected"),
+    ("samples", "seconds"),  # None: not within 5 s
     [
-        ([], True),
-        ([(0, 5)], True),
-        ([(1, 5), (1, 5), (0, 6)], True),
-        ([(1, 5)], False),
-        ([(2, 5), (1, 6), (2, 8)], False),  # another one has waited before and can still wait
-        ([(2, 5), (1, 6), (2, 9)], True),
+        ([], 1.1),
+        ([(0, 5)], 1.1),
+        ([(0, 5), (1, 300), (0, 600)], 1.2),
+        ([(1, 5), (1, 5), (0, 6)], 1.4),
+        ([(1, 5)], None),
+        ([(1, 5), (0, 6), (1, 6)], None),  # the next group of commits has not begun to wait at once
+        ([(0, 5), (1, 5)], None),
+        ([(0, 5), (1, 5), (1, 6)], None),
+        ([(1, 5), (0, 6), (1, 6), (0, 7)], 1.5),
+        ([(2, 5), (1, 6), (2, 8)], None),  # another one has waited before and can still wait
+        ([(2, 5), (1, 6), (2, 9)], 1.3),
     ],
 )
 @pytest.mark.parametrize("name", ["master", "source"])
 def test_commit_that_waits_for_a_replica_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, name: str, samples: list[tuple[int, int]], expected: bool
+    monkeypatch: pytest.MonkeyPatch, name: str, samples: list[tuple[int, int]], seconds: float | None
 ) -> None:
-    """With AFTER_SYNC the stream has a transaction for seconds before queries see it."""
-    monkeypatch.setattr(visibility, "_WITHOUT_GTIDS_S", 0.001)
-    server = cast(Server, SemiSync(name, *samples))
-    assert is_visible(server, READ, 0.1) is expected
+    """With AFTER_SYNC the stream has a transaction for seconds before queries see it. The last sample stays."""
+    clock, left = Clock(), [*samples]
+    monkeypatch.setattr(visibility, "time", clock)
+    server = SemiSync(clock, name, lambda: (left.pop(0) if len(left) > 1 else left[0]) if left else None)
+    assert is_visible(cast(Server, server), READ) is (seconds is not None)
+    assert seconds is None or clock.now <= seconds + 0.1
+
+
+@pytest.mark.parametrize("gap_s", [0.0005, 0.01, 0.5])
+def test_commit_of_the_next_group_is_waited_for(monkeypatch: pytest.MonkeyPatch, gap_s: float) -> None:
+    """The stream has the commit of the second group while the first one waits, and queries see it after 4 s."""
+    for phase in range(200):
+        clock = Clock(0.2 + phase * 0.01)
+
+        def sample(clock: Clock = clock) -> tuple[int, int]:
+            return (1, 5) if clock.now < 2 else (0, 6) if clock.now < 2 + gap_s else (1, 6) if clock.now < 4 else (0, 7)
+
+        monkeypatch.setattr(visibility, "time", clock)
+        assert not is_visible(cast(Server, SemiSync(clock, "source", sample)), READ) or clock.now >= 4
