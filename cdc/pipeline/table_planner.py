@@ -196,10 +196,9 @@ class TablePlanner:
             if self._names(old) and (old.arrow != new.arrow or change.changes_values):
                 raise PlanRefused(f"the mapping reads the column {old.name}, which changes its type")
             return
-        if old.arrow != new.arrow and self._filters_by(old):
-            self.is_reloaded = (
-                True  # with the new type the filter can accept other rows: 0.1 is another DOUBLE than FLOAT
-            )
+        if (old.arrow != new.arrow or change.changes_values) and self._filters_by(old):
+            # the filter can accept other rows: 0.1 is another DOUBLE than FLOAT
+            self.is_reloaded = True
         if target is None:
             return
         is_same = old.arrow == new.arrow and can_be_null(new) <= can_be_null(old)

@@ -621,3 +621,20 @@ def test_plan_new_type_of_a_filtered_column_is_loaded_again(
         after=(ID, new),
     )
     assert found.tables[0].is_reloaded is is_reloaded
+
+
+@pytest.mark.parametrize("column_map", [None, ColumnMap(names={"a": None})], ids=["in the target", "ignored"])
+@pytest.mark.parametrize(("condition", "is_filtered"), [("a != 'abc'", True), ("id > 5", False)])
+def test_plan_changed_values_of_a_filtered_column_are_loaded_again(
+    column_map: ColumnMap | None, condition: str, is_filtered: bool
+) -> None:
+    """VARCHAR(20) to VARCHAR(2) without an SQL mode that refuses longer values: 'abc' becomes 'ab'."""
+    shorter = replace(TEXT, type="varchar(2)", length=2)
+    found = planned(
+        (ColumnChange(ChangeKind.ALTER_TYPE, TEXT, shorter, changes_values=True),),
+        mapping=Mapping("shop.orders", "ods.orders", filter=condition),
+        before=replace(BEFORE, columns=(ID, TEXT)),
+        after=(ID, shorter),
+        column_map=column_map,
+    )
+    assert found.tables[0].is_reloaded is (is_filtered or column_map is None)
