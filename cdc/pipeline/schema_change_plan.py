@@ -87,6 +87,11 @@ def _planned(
         mapping = replace(mapping, changes=_APPLY_ALL)
     planner = TablePlanner(mapping, change, checkpoint_id, last)
     planner.plan()
+    if planner.refiltered and context.snapshot is None:
+        raise PlanRefused(
+            f"the filter of the channel {mapping.source}, {mapping.filter}, can accept other rows after the change of "
+            f"the column {planner.refiltered}, and this source has no tables to load them from"
+        )
     table = PlannedTable(
         change.before.name,
         mapping.target,

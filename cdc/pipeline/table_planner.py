@@ -24,6 +24,7 @@ from cdc.model.schema_change import (
 from cdc.mysql.table_contents import TABLE_KINDS
 from channels.mapping import Mapping as TableMapping
 from channels.mapping import can_be_null
+from channels.number_comparison import compares_with_numbers
 from channels.sinks.base import AlterAction
 
 _INTEGERS = frozenset((Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT))
@@ -50,6 +51,7 @@ class TablePlanner:
         self.steps: list[PlannedStep] = []
         self.actions: list[tuple[ChangeKind, str, ChangeAction]] = []
         self.is_reloaded = self.deletes_orphans = False
+        self.refiltered = ""  # a column whose new type or values can change which rows the filter accepts
         self._mapping = mapping
         self._change = change
         self._checkpoint_id = checkpoint_id
@@ -196,9 +198,8 @@ class TablePlanner:
             if self._names(old) and (old.arrow != new.arrow or change.changes_values):
                 raise PlanRefused(f"the mapping reads the column {old.name}, which changes its type")
             return
-        if (old.arrow != new.arrow or change.changes_values) and self._filters_by(old):
-            # the filter can accept other rows: 0.1 is another DOUBLE than FLOAT
-            self.is_reloaded = True
+        if self._filters_otherwise(change):
+            self.is_reloaded, self.refiltered = True, old.name
         if target is None:
             return
         is_same = old.arrow == new.arrow and can_be_null(new) <= can_be_null(old)
@@ -288,10 +289,17 @@ class TablePlanner:
     def _names(self, column: Column) -> bool:
         return self._mapping.names(self._with(column), column.name)
 
-    def _filters_by(self, column: Column) -> bool:
-        """Return whether the filter of the mapping, which has no columns of its own, reads ``column``."""
-        mapping = replace(self._mapping, key=())
-        return mapping.filter is not None and mapping.names(self._with(column), column.name)
+    def _filters_otherwise(self, change: ColumnChange) -> bool:
+        """Return whether the filter of the mapping, which has no columns of its own, can accept other rows then.
+
+        A value that stays the same can fail a condition with its new type: 0.1 is another DOUBLE than FLOAT.
+        """
+        old, new, mapping = _known(change.old), _known(change.new), replace(self._mapping, key=())
+        if mapping.filter is None or not mapping.names(self._with(old), old.name):
+            return False
+        if change.changes_values or old.arrow == new.arrow:
+            return change.changes_values
+        return not (_is_wider_number(old, new) and compares_with_numbers(mapping.filter, old))
 
     def _with(self, column: Column) -> TableSchema:
         before = self._change.before
@@ -314,6 +322,13 @@ def keep_rows_hint(table: PlannedTable) -> str:
 def _frees(change: ColumnChange, name: str) -> bool:
     """Return whether ``change`` renames the column ``name``."""
     return change.kind is ChangeKind.RENAME_COLUMN and _known(change.old).name.casefold() == name.casefold()
+
+
+def _is_wider_number(old: Column, new: Column) -> bool:
+    """Return whether an integer or a decimal only gets more digits before the point."""
+    is_integer = {old.kind, new.kind} <= _INTEGERS
+    is_decimal = old.kind == new.kind == Kind.DECIMAL and old.scale == new.scale
+    return (is_integer or is_decimal) and old.unsigned == new.unsigned and widens(old.arrow, new.arrow)
 
 
 def _has(schema: TableSchema, column: Column) -> bool:

@@ -48,6 +48,8 @@ WIDER = replace(A, kind=Kind.BIGINT, type="bigint")
 WIDENED = ColumnChange(ChangeKind.ALTER_TYPE, A, WIDER)
 
 TEXT = replace(A, kind=Kind.VARCHAR, type="varchar(20)", length=20)
+DIGITS_36 = replace(A, kind=Kind.DECIMAL, type="decimal(36,2)", precision=36, scale=2)
+DIGITS_38 = replace(DIGITS_36, type="decimal(38,2)", precision=38)
 LONGER = ColumnChange(ChangeKind.ALTER_TYPE, replace(TEXT, type="varchar(10)", length=10), TEXT)
 
 
@@ -605,7 +607,16 @@ def test_policy_group_never_empties_or_mixes_tables() -> None:
     [
         ("a <= 0.1", replace(A, kind=Kind.FLOAT, type="float"), replace(A, kind=Kind.DOUBLE, type="double"), True),
         ("id > 5", replace(A, kind=Kind.FLOAT, type="float"), replace(A, kind=Kind.DOUBLE, type="double"), False),
-        ("a > 5", A, WIDER, True),
+        ("a > 5", A, WIDER, False),
+        ("A > 5 AND NOT coalesce((`a` = 7), false)", A, WIDER, False),  # `filter` and `delete_when`
+        ("a > '3000000000'", A, WIDER, True),
+        ("hash(a) > 5", A, WIDER, True),
+        ("a > 5", A, replace(WIDER, unsigned=True), True),
+        ("a > 5", replace(A, unsigned=True), replace(WIDER, unsigned=True), False),
+        ("a > 5.25", DIGITS_36, DIGITS_38, False),
+        ("a > 0.005", DIGITS_36, DIGITS_38, True),
+        ("a > 5", DIGITS_36, replace(DIGITS_38, scale=3, type="decimal(38,3)"), True),
+        ("a > 5", A, DIGITS_38, True),
         ("a != 'x'", LONGER.old, TEXT, False),
         (None, A, WIDER, False),
     ],
@@ -621,6 +632,16 @@ def test_plan_new_type_of_a_filtered_column_is_loaded_again(
         after=(ID, new),
     )
     assert found.tables[0].is_reloaded is is_reloaded
+
+
+def test_plan_filtered_column_without_tables_pauses_and_names_the_filter() -> None:
+    mapping = Mapping("shop.orders", "ods.orders", filter="a > 5")
+    assert texts(planned((WIDENED,), mapping=mapping, after=(ID, WIDER), snapshot=None)) == ["widen a>a"]
+    mapping = replace(mapping, filter="a + 1 > 5")
+    with pytest.raises(
+        DdlStop, match=r"filter of the channel shop\.orders, a \+ 1 > 5, can accept .* column a, .*no tables"
+    ):
+        planned((WIDENED,), mapping=mapping, after=(ID, WIDER), snapshot=None)
 
 
 @pytest.mark.parametrize("column_map", [None, ColumnMap(names={"a": None})], ids=["in the target", "ignored"])
