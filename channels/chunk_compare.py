@@ -24,6 +24,7 @@ from cdc.model.snapshot import Bound, Chunk
 from cdc.model.verify import RowDifference
 from cdc.mysql.connection import Endpoint
 from cdc.mysql.key_lookup import key_lookups
+from cdc.mysql.query_stream import ReadCancelled
 from channels.chunk_reader import ChunkReader, TableRead, stamped
 from channels.partition_read import PART_BYTES, PART_ROWS, SLOW_START_S, ReadBudget
 from channels.sinks.row_ranges import RowReader
@@ -123,7 +124,8 @@ class RecheckTable:
 
     name: str  # source table
     compare: TableCompare
-    orphans: Callable[[pa.Table], pa.Table] = field(repr=False)  # returns the keys that the source does not have
+    # returns the keys that the source does not have; raises ReadCancelled after a stop
+    orphans: Callable[[pa.Table], pa.Table] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,37 +158,57 @@ class RecheckRequest:
         """See ``ReadRequest``. Return what still differs, of as many of ``keys`` as the time allows."""
         began, found, opened = time.monotonic(), list[KeyDifferences](), dict[int, RowReader]()
         for number, one in self.keys:
-            if found and (time.monotonic() - began >= self.seconds or self.cancelled.is_set()):
+            if self.cancelled.is_set() or (found and time.monotonic() - began >= self.seconds):
                 break
-            table, name = self.tables[number].compare, self.tables[number].name
-            rows = opened.get(number) or opened.setdefault(number, table.open_rows())
-            keys = one.keys if one.part is not None else self.tables[number].orphans(one.keys)
-            batches = source_rows(self.endpoint, table, one) if one.part is not None else []
-            source = _only_keys(_mapped(table, batches, spark_session)[0], table.key, keys)
-            target = rows.of_keys(keys)
-            differs = compare(table, source, target, rows)
-            details = row_details(name, table, differs, source, target, rows, self.shown)
-            found.append(KeyDifferences(one.part, differs.keys, differs.kinds, details))
+            table = self.tables[number]
+            rows = opened.get(number) or opened.setdefault(number, table.compare.open_rows())
+            try:
+                found.append(self._compared(table, one, rows, spark_session))
+            except ReadCancelled:
+                break
         return tuple(found)
 
+    def _compared(
+        self, table: RecheckTable, differences: KeyDifferences, rows: RowReader, spark_session: SparkSession
+    ) -> KeyDifferences:
+        """Return what still differs. Raises: ReadCancelled; see ``source_rows``."""
+        compared, keys, batches = table.compare, differences.keys, list[pa.RecordBatch]()
+        if differences.part is None:
+            keys = table.orphans(keys)
+        else:
+            batches = source_rows(self.endpoint, compared, differences, self.cancelled.is_set)
+        source = _only_keys(_mapped(compared, batches, spark_session)[0], compared.key, keys)
+        target = rows.of_keys(keys)
+        differs = compare(compared, source, target, rows)
+        details = row_details(table.name, compared, differs, source, target, rows, self.shown)
+        return KeyDifferences(differences.part, differs.keys, differs.kinds, details)
 
-def source_rows(endpoint: Endpoint, table: TableCompare, differences: KeyDifferences) -> list[pa.RecordBatch]:
+
+def source_rows(
+    endpoint: Endpoint, table: TableCompare, differences: KeyDifferences, is_over: Callable[[], bool]
+) -> list[pa.RecordBatch]:
     """Return the rows of the source that have one of the keys, and perhaps others, as ``ChunkReader`` returns them.
 
-    Raises: SourceUnavailable, SchemaMismatch, DecodeError.
+    Raises: SourceUnavailable, SchemaMismatch, DecodeError; ReadCancelled - ``is_over`` has returned True.
     """
     read = table.read
     lookups = key_lookups(read.order, table.key_columns, differences.keys, read.columns)
     if lookups is not None:
-        return [stamped(batch, read) for lookup in lookups for batch in lookup.read(endpoint)]
+        return [stamped(batch, read) for lookup in lookups for batch in lookup.read(endpoint, is_over)]
     part = differences.part or Chunk(0, None, None)
     index, found = KeyIndex(differences.keys.columns), []
     names = list(table.key) if read.copies is not None else [column.name for column in table.key_columns]
-    for batch in ChunkReader(endpoint, read, part).batches(lambda: False):
+    is_complete = False
+    for batch in ChunkReader(endpoint, read, part).batches(is_over):
+        is_complete = batch.is_last
         if batch.rows is not None:
             hits = np.flatnonzero(index.find([batch.rows.column(name) for name in names]) >= 0)
             if len(hits):
                 found.append(batch.rows.take(pa.array(hits)))
+        if is_over():
+            break
+    if not is_complete:  # a row that was not read would count as deleted
+        raise ReadCancelled
     return found
 
 

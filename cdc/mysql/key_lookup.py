@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from cdc.model.schema import Column, Kind
 from cdc.model.snapshot import Chunk
 from cdc.mysql.connection import Endpoint
 from cdc.mysql.key_order import KeyOrder
-from cdc.mysql.query_stream import Select
+from cdc.mysql.query_stream import ReadCancelled, Select, refuse_part
 from cdc.mysql.result_rows import selected
 
 _LOOKUP_VALUES = 10_000  # of one statement: the server does not use the index for lists that need more than 8 MiB
@@ -32,13 +32,17 @@ class KeyLookup:
     bounds: list[str]
     columns: tuple[Column, ...]  # that it returns
 
-    def read(self, endpoint: Endpoint) -> list[pa.RecordBatch]:
+    def read(self, endpoint: Endpoint, is_over: Callable[[], bool]) -> list[pa.RecordBatch]:
         """Return the rows of the source. A key that compares equal in its collation is found too.
 
-        Raises: SourceUnavailable, SchemaMismatch.
+        Raises: SourceUnavailable, SchemaMismatch; ReadCancelled - ``is_over`` has returned True.
         """
+        if is_over():
+            raise ReadCancelled
         with Select(endpoint, self.sql, self.bounds, self.columns) as select:
-            return [rows.batch for rows in select.rows()]
+            found = [rows.batch for rows in select.rows(is_over)]
+            refuse_part(select)
+        return found
 
 
 def key_lookups(

@@ -115,6 +115,16 @@ class ResultRows:
         return bytes(self.data[start : start + length].tobytes())
 
 
+class ReadCancelled(Exception):
+    """The caller has ended a read before the last row, so it has no result."""
+
+
+def refuse_part(select: Select) -> None:
+    """Raise ReadCancelled if ``select`` has not returned all rows: a row that it lacks would count as deleted."""
+    if not select.ended:
+        raise ReadCancelled
+
+
 class Select:
     """One SELECT on its own connection. Calls: one thread. Never: holds more than a few MiB or one large row."""
 

@@ -21,9 +21,9 @@ from cdc.model.row_keys import KeyIndex
 from cdc.model.schema import DELETED, SEQUENCE, Column, TableSchema
 from cdc.model.snapshot import Chunk
 from cdc.mysql.connection import Endpoint
-from cdc.mysql.key_lookup import KeyLookup, key_lookups, key_range
+from cdc.mysql.key_lookup import key_lookups, key_range
 from cdc.mysql.key_order import KeyOrder
-from cdc.mysql.query_stream import Select
+from cdc.mysql.query_stream import ReadCancelled, Select, refuse_part
 from cdc.mysql.result_rows import selected
 from channels.channel import Channel
 from channels.mapping import Mapping
@@ -35,10 +35,6 @@ MOST_ORPHANS = 1 << 20  # of one step: they are in memory until their Task has w
 _COMPARED_ROWS = 1 << 20  # of the source at a time
 _TASK_ROWS = 1 << 20
 _RANGE_FACTOR = 4  # a range with more keys for each key of the target is not read
-
-
-class SearchCancelled(Exception):
-    """The source was not searched to the end, so the page has no result."""
 
 
 def _never() -> bool:
@@ -63,7 +59,7 @@ class OrphanSearch:
         """Compare pages for ``seconds``, at least one, or up to the target's last key. Return the keys of orphan rows.
 
         ``page_after`` returns the next keys of the target; ``missing`` those of a page that the source does not have.
-        It may raise SearchCancelled after ``is_cancelled`` is set.
+        It may raise ReadCancelled after ``is_cancelled`` is set.
         """
         began, found = time.monotonic(), list[pa.Table]()
         while True:
@@ -73,7 +69,7 @@ class OrphanSearch:
             else:
                 try:
                     orphans = missing(page)
-                except SearchCancelled:
+                except ReadCancelled:
                     return pa.concat_tables(found) if found else page.slice(0, 0)
                 if orphans.num_rows:  # an empty table would keep a page of memory in the heap
                     found.append(orphans)
@@ -118,24 +114,18 @@ def find_orphan_rows(
 
     ``order`` is the index over ``columns``. At least 10,000 keys that begin with a whole number are compared with those
     that the source has in their range. Else keys of whole numbers, decimals and text are looked up. For other types, or
-    without an index, all keys of the source are read. Raises: SearchCancelled - ``is_over`` has returned True.
+    without an index, all keys of the source are read. Raises: ReadCancelled - ``is_over`` has returned True.
     """
     found = _keys_in_range(endpoint, order, columns, target_keys, is_over)
     if found is not None:
         return _not_in(target_keys, found)
     lookups = key_lookups(order, columns, target_keys, columns)
     if lookups is not None:
-        return pa.concat_tables(_not_in(one.keys, _looked_up(endpoint, one, is_over)) for one in lookups)
+        return pa.concat_tables(_not_in(one.keys, one.read(endpoint, is_over)) for one in lookups)
     seen = np.zeros(target_keys.num_rows, np.bool_)
     for keys in _source_keys(endpoint, order, columns, is_over):
         seen |= KeyIndex(keys.columns).find(target_keys.columns) >= 0
     return target_keys.filter(pa.array(~seen))
-
-
-def _looked_up(endpoint: Endpoint, lookup: KeyLookup, is_over: Callable[[], bool]) -> list[pa.RecordBatch]:
-    if is_over():
-        raise SearchCancelled
-    return lookup.read(endpoint)
 
 
 def _keys_in_range(
@@ -153,7 +143,7 @@ def _keys_in_range(
             batches.append(rows.batch)
             if sum(batch.num_rows for batch in batches) > _RANGE_FACTOR * keys.num_rows:
                 return None
-        _refuse_part(select)
+        refuse_part(select)
     return batches
 
 
@@ -162,12 +152,6 @@ def _not_in(page: pa.Table, batches: list[pa.RecordBatch]) -> pa.Table:
         return page
     keys = pa.Table.from_batches(batches)
     return page.filter(pa.array(KeyIndex(keys.columns).find(page.columns) < 0))
-
-
-def _refuse_part(select: Select) -> None:
-    """Raise SearchCancelled if ``select`` has not returned all rows: a key that it lacks would be deleted."""
-    if not select.ended:
-        raise SearchCancelled
 
 
 def _source_keys(
@@ -182,7 +166,7 @@ def _source_keys(
             if sum(batch.num_rows for batch in held) >= _COMPARED_ROWS:
                 yield pa.Table.from_batches(held)
                 held = []
-        _refuse_part(select)
+        refuse_part(select)
     if held:
         yield pa.Table.from_batches(held)
 

@@ -24,11 +24,13 @@ def repair_tasks(
     differences: Sequence[KeyDifferences],
     orphans: Callable[[pa.Table], pa.Table],
     checkpoint: int,
+    is_over: Callable[[], bool],
 ) -> list[Task]:
     """Return the Tasks that make the rows of these keys equal to the source. The rows are read now.
 
     As in a snapshot step, they are as new as the position of the step or newer, and later changes are committed after
-    them. ``orphans`` returns the keys that the source does not have. Raises: SourceUnavailable, SchemaMismatch.
+    them. ``orphans`` returns the keys that the source does not have.
+    Raises: SourceUnavailable, SchemaMismatch; ReadCancelled - ``is_over`` has returned True.
     """
     compare, channel, target = planned.compare, planned.channel, planned.channel.target
     raw = replace(compare, read=replace(compare.read, copies=None, expressions=None))
@@ -39,8 +41,8 @@ def repair_tasks(
         if one.part is None:
             absent.append(orphans(one.keys))  # a row that the source has again arrives with the stream
             continue
-        found, index, seen = source_rows(endpoint, raw, one), KeyIndex(one.keys.columns), np.zeros(one.count, np.bool_)
-        for batch in found:
+        index, seen = KeyIndex(one.keys.columns), np.zeros(one.count, np.bool_)
+        for batch in source_rows(endpoint, raw, one, is_over):
             numbers = index.find([batch.column(name) for name in names])
             seen[numbers[numbers >= 0]] = True
             batches.append(batch.filter(pa.array(numbers >= 0)))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -30,7 +31,8 @@ class VerifyStep:
     recheck: RecheckRequest | None = None
     search: Callable[[], pa.Table] | None = None  # returns keys that only the target has
     progress: OrphanSearch | None = None  # of ``search``
-    repair: Callable[[], list[Task]] | None = None
+    repair: Callable[[], list[Task]] | None = None  # raises ReadCancelled after ``cancel``
+    cancelled: threading.Event = field(default_factory=threading.Event, compare=False)
 
     @property
     def kind(self) -> str:
@@ -39,9 +41,7 @@ class VerifyStep:
 
     def cancel(self) -> None:
         """End the work soon. Calls: any thread."""
-        for one in (self.compare, self.recheck):
-            if one is not None:
-                one.cancelled.set()
+        self.cancelled.set()
         if self.progress is not None:
             self.progress.is_cancelled = True
 
@@ -63,7 +63,7 @@ class StepFactory:
             settings.readers,
             ReadBudget(settings.step_s, _STEP_ROWS, _STEP_ROWS, settings.rows_per_s, settings.bytes_per_s),
         )
-        return VerifyStep(tuple(planned), compare=request)
+        return VerifyStep(tuple(planned), compare=request, cancelled=request.cancelled)
 
     def recheck(
         self, planned: Sequence[ComparedTable], work: Sequence[tuple[str, KeyDifferences]], shown: int
@@ -72,15 +72,17 @@ class StepFactory:
 
         ``shown``: most differences to return with values.
         """
+        cancelled = threading.Event()
         numbers = {one.name: number for number, one in enumerate(planned)}
         request = RecheckRequest(
             self._settings.endpoint,
-            tuple(RecheckTable(one.name, one.compare, self._orphans(one)) for one in planned),
+            tuple(RecheckTable(one.name, one.compare, self._orphans(one, cancelled.is_set)) for one in planned),
             tuple((numbers[name], differences) for name, differences in work if name in numbers),
             shown,
             self._settings.step_s,
+            cancelled,
         )
-        return VerifyStep(tuple(planned), recheck=request)
+        return VerifyStep(tuple(planned), recheck=request, cancelled=cancelled)
 
     def search(self, planned: ComparedTable, table: TableVerification) -> VerifyStep:
         """Return the step that searches keys that only the target has, after the last compared one."""
@@ -97,19 +99,18 @@ class StepFactory:
         self, planned: Sequence[ComparedTable], confirmed: Sequence[tuple[str, KeyDifferences]], checkpoint: int
     ) -> VerifyStep:
         """Return the step that loads the rows of ``confirmed`` again, as ``checkpoint``."""
-        run, endpoint = self._context.run, self._settings.endpoint
+        run, endpoint, cancelled = self._context.run, self._settings.endpoint, threading.Event()
 
         def tasks() -> list[Task]:
             found = []
             for one in planned:
                 differences = [some for name, some in confirmed if name == one.name]
-                found += repair_tasks(run, endpoint, one, differences, self._orphans(one), checkpoint)
+                orphans = self._orphans(one, cancelled.is_set)
+                found += repair_tasks(run, endpoint, one, differences, orphans, checkpoint, cancelled.is_set)
             return found
 
-        return VerifyStep(tuple(planned), repair=tasks)
+        return VerifyStep(tuple(planned), repair=tasks, cancelled=cancelled)
 
-    def _orphans(
-        self, planned: ComparedTable, is_over: Callable[[], bool] = lambda: False
-    ) -> Callable[[pa.Table], pa.Table]:
+    def _orphans(self, planned: ComparedTable, is_over: Callable[[], bool]) -> Callable[[pa.Table], pa.Table]:
         endpoint, columns = self._settings.endpoint, planned.compare.key_columns
         return lambda keys: find_orphan_rows(endpoint, planned.order, columns, keys, is_over)
