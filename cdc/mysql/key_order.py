@@ -80,7 +80,7 @@ class KeyColumn:
             return f"HEX({self.name})"
         if kind in (Kind.BIT, Kind.ENUM, Kind.SET):
             return f"CAST(CAST({self.name} AS UNSIGNED) AS CHAR)"
-        if kind is Kind.FLOAT:
+        if self.is_approximate:
             return f"CAST({self.name} + 0e0 AS CHAR)"
         return f"CAST({self.name} AS CHAR)"
 
@@ -107,12 +107,15 @@ class KeyColumn:
 
     @property
     def is_approximate(self) -> bool:
-        """Whether ``sql_literal`` may lose digits: MySQL truncates the text of a FLOAT value to 22 characters.
+        """Whether ``sql_literal`` may lose digits: MySQL truncates the text of an expression to 22 characters.
+
+        The value of a FLOAT is only exact as an expression. The text of a DOUBLE(M,D) has D decimals, also if its value
+        has more.
 
         As a bound between two chunks it is correct: each row is in exactly one of them. As the last bound of a table it
         could omit rows.
         """
-        return self.column.kind is Kind.FLOAT
+        return self.column.kind is Kind.FLOAT or (self.column.kind is Kind.DOUBLE and "(" in self.column.type)
 
     @property
     def splits(self) -> bool:

@@ -99,6 +99,7 @@ KEYS = {
        for name, bits in _INTEGERS.items() for sign in ("", "UNSIGNED")},
     "decimal": ("DECIMAL(20,4)", _decimals),
     "double": ("DOUBLE", _floats),
+    "double(40,20)": ("DOUBLE(40,20)", _floats),
     "float": ("FLOAT", _floats),
     "date": ("DATE", _dates),
     "datetime": ("DATETIME", _moments((1000, 9999), 0)),
@@ -183,7 +184,7 @@ def _bounds(asked, server, schema, order) -> list[tuple[tuple[str, ...], tuple[s
                     bound.append(column.text_of(rows.batch.column(row_index)[row], rows.raw(row_index, row)))
                 read.append(tuple(bound))
     if any(column.is_approximate for column in order.columns):
-        planned = read  # see ``test_snapshot_last_float_key_is_read``
+        planned = read  # see ``test_snapshot_last_approximate_key_is_read``
     return list(zip(planned, read, strict=True))
 
 
@@ -259,9 +260,10 @@ def test_orphan_rows_never_contain_a_key_of_the_source(kind, least, request, mon
     assert looked_up
 
 
-def test_snapshot_last_float_key_is_read(mysql, database):
+@pytest.mark.parametrize("type_", ["FLOAT", "DOUBLE(40,20)"])
+def test_snapshot_last_approximate_key_is_read(mysql, database, type_):
     mysql.execute(
-        f"CREATE TABLE `{database}`.t (id FLOAT PRIMARY KEY)",
+        f"CREATE TABLE `{database}`.t (id {type_} PRIMARY KEY)",
         f"INSERT INTO `{database}`.t VALUES (-1.0), (-1.6476751705369035e-15)",
     )
     with Server(_endpoint(mysql)) as asked:
