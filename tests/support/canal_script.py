@@ -128,15 +128,16 @@ def cut(entries, size):
     return [[entries[first : first + size]] for first in range(0, len(entries), size)]
 
 
-def read(receiver, start, until, *, commits=True, timeout_s=30.0):
+def read(receiver, start, until, *, commits=True, is_acked=lambda: True, timeout_s=30.0):
     """Return the ids that ``receiver`` delivers up to the id ``until``, and the last position.
 
-    The error that stops the receiver is the third value. ``commits``: ack each Batch at once.
+    The error that stops the receiver is the third value. ``commits``: ack each Batch at once. ``is_acked``: whether
+    the server has the acks that the test expects; the thread that fetches sends them later.
     """
     receiver.open(start, (), 0)
     ids, last, deadline = [], start, time.monotonic() + timeout_s
     try:
-        while time.monotonic() < deadline and until not in ids:
+        while time.monotonic() < deadline and not (until in ids and is_acked()):
             batch = receiver.get(0.1)
             if batch is not None:
                 ids += [each for changes in batch.changes for each in changes.rows.column("id").to_pylist()]

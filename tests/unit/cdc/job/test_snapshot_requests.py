@@ -22,7 +22,7 @@ from cdc.state.events import REQUEST_S
 class Routes:
     """Maps one table."""
 
-    def maps(self, database: str, table: str) -> bool:
+    def may_map(self, database: str, table: str) -> bool:
         return (database, table) == ("shop", "orders")
 
 
