@@ -87,11 +87,6 @@ def _planned(
         mapping = replace(mapping, changes=_APPLY_ALL)
     planner = TablePlanner(mapping, change, checkpoint_id, last)
     planner.plan()
-    if planner.refiltered and context.snapshot is None:
-        raise PlanRefused(
-            f"the filter of the channel {mapping.source}, {mapping.filter}, can accept other rows after the change of "
-            f"the column {planner.refiltered}, and this source has no tables to load them from"
-        )
     table = PlannedTable(
         change.before.name,
         mapping.target,
@@ -106,6 +101,11 @@ def _planned(
     is_created = change.rows in _CREATIONS and not change.after.is_dropped
     if is_created and (context.snapshot is None or not can_list_keys(context.sink)):
         table = _emptied(table)
+    if planner.refiltered and table.is_reloaded and context.snapshot is None:
+        raise PlanRefused(
+            f"the filter of the channel {mapping.source}, {mapping.filter}, can accept other rows after the change of "
+            f"the column {planner.refiltered}, and this source has no tables to load them from"
+        )
     after = replace(mapping, column_map=planner.column_map)
     try:
         if change.after.columns and not change.after.is_dropped:

@@ -505,7 +505,7 @@ def table_plan(
     before: TableSchema, after: TableSchema, rows: ChangeKind, mode: ChangeMode = ChangeMode.LENIENT, **options: Any
 ) -> PlannedTable:
     column_map = options.pop("column_map", None)
-    routes = Routes([Mapping("shop.*", "ods.*", changes=ChangePolicy(mode))])
+    routes = Routes([Mapping("shop.*", "ods.*", filter=options.pop("filter", None), changes=ChangePolicy(mode))])
     routes.use_column_maps({"shop.orders": column_map} if column_map else {})
     context: Any = SimpleNamespace(
         run=RunIdentity("shop", "0badcafe", 1),
@@ -588,6 +588,13 @@ def test_plan_of_a_created_table_that_cannot_be_loaded_empties_the_target(
     sink.target_states = lambda *_: {}  # type: ignore[method-assign]
     plan = table_plan(before, OTHER, rows, sink=sink)
     assert (plan.steps, plan.is_reloaded) == ((), False)
+
+
+@pytest.mark.parametrize("rows", [ChangeKind.CREATE_TABLE, ChangeKind.DROP_TABLE])
+def test_plan_of_a_created_table_with_another_type_in_its_filter_empties_the_target(rows: ChangeKind) -> None:
+    before = GONE if rows is ChangeKind.CREATE_TABLE else BEFORE
+    plan = table_plan(before, replace(BEFORE, columns=(ID, WIDER)), rows, filter="a + 1 > 5", snapshot=None)
+    assert ([one.action for one in plan.steps], plan.is_reloaded) == (["truncate", "widen"], False)
 
 
 def test_plan_new_name_without_a_key_is_left_out_by_its_pattern() -> None:
