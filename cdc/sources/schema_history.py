@@ -10,6 +10,9 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
+
+from sqlglot.errors import SqlglotError
 
 from cdc.errors import STATEMENT_START, CdcError, DdlStop, SchemaMismatch
 from cdc.model.position import BinlogPosition, CanalPosition, Position
@@ -19,6 +22,7 @@ from cdc.model.table_names import table_of, table_text
 from cdc.mysql.catalog import system_versioned, table_schemas
 from cdc.mysql.ddl import Effect, EffectKind, effect_of
 from cdc.mysql.ddl_effect import strongest
+from cdc.mysql.ddl_tokens import tokens_of
 from cdc.mysql.server import Server
 from cdc.sources.stored_names import StoredNames
 
@@ -242,7 +246,7 @@ class SchemaHistory:
         names = [table_of(table) for table in effect.tables]
         if any(self.dropped(name) is not None for name in names):
             return replace(effect, kind=EffectKind.TOUCHES, row_changing=True)
-        if self.connect is None and all(self.newest(name) is not None and name[1] not in sql for name in names):
+        if self.connect is None and all(self.newest(name) is not None and not _writes(sql, name) for name in names):
             return Effect(EffectKind.NONE)
         if _LIKE.search(sql) and self.is_versioned(names[0]):
             reason = "CREATE TABLE LIKE a table with system versioning"
@@ -316,6 +320,15 @@ class SchemaHistory:
 def _is_away(schema: TableSchema) -> bool:
     """Return whether this is not a table that a channel reads now: it was dropped or renamed, or is a shadow table."""
     return schema.is_dropped or schema.is_renamed or schema.copy is not None
+
+
+def _writes(sql: str, name: Name) -> bool:
+    """Return whether a CREATE TABLE statement has this name of a table, in this case, before its columns."""
+    try:
+        tokens = tokens_of(sql, ansi_quotes=False, mariadb=True)
+    except SqlglotError:
+        return True
+    return any(token.text == name[1] for token in takewhile(lambda token: token.word != "(", tokens))
 
 
 @dataclass(frozen=True, slots=True)

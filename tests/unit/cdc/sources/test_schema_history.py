@@ -276,7 +276,10 @@ def test_creation_in_another_case_touches_a_dropped_table(history):
     [
         ("CREATE TABLE Orders (x INT)", False),
         ("CREATE TABLE Shop.ORDERS (x INT)", False),
+        ("CREATE TABLE Orders (orders_id INT, KEY orders (orders_id)) COMMENT 'orders'", False),
         ("CREATE TABLE orders (x INT)", True),
+        ("CREATE TABLE `shop`.`orders`(Orders INT)", True),
+        ("CREATE TABLE Orders LIKE orders", True),
     ],
 )
 def test_creation_in_another_case_creates_another_table(sql, is_ended):
