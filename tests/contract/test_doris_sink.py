@@ -41,6 +41,7 @@ from tests.emulators.cases import (
 from tests.emulators.doris.cases import emulator, sink_on
 from tests.emulators.doris.emulator import DorisEmulator
 from tests.emulators.faults import Fault
+from tests.support.limits import HANG_S
 
 MADE = "CREATE TABLE ods.orders (id BIGINT NOT NULL, name VARCHAR(40))"
 REST = 'DISTRIBUTED BY HASH(id) BUCKETS 1 PROPERTIES ("replication_num" = "1"%s)'
@@ -244,7 +245,7 @@ def test_plain_loads_of_several_tables_wait_in_parallel(doris: DorisEmulator, mo
         sink.ensure_table(table)
         loads.append(write(sink, (1, "a", False, 1), name=name_of(channel=table.name), table=table))
     together = threading.Barrier(len(tables))  # each table waits here for the others
-    monkeypatch.setattr(sink._visibility, "wait", lambda *of: together.wait(5))
+    monkeypatch.setattr(sink._visibility, "wait", lambda *of: together.wait(HANG_S))
     sink.commit(loads, mark_of())
     assert sink.last_checkpoint("shop") == mark_of()
     sink.close()
