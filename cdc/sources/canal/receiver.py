@@ -274,7 +274,7 @@ class CanalReceiver:
             transaction = OpenTransaction(length=end.entry)
         batches = [each.first for each in self._acks.unacked][:-1]
         return self._wraps.may_wrap(
-            fetched.entries, first, positions[first], before, transaction, batches, begins_session=begins
+            fetched.entries, first, positions[first], before, end, transaction, batches, begins_session=begins
         )
 
     def _is_comparable(self, entries: Entries, positions: EntryPositions, first: int, before: CanalPosition) -> bool:

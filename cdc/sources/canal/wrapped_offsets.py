@@ -35,6 +35,7 @@ class WrapDetector:
     def __init__(self, start: CanalPosition) -> None:
         self._ends = deque([_end(start)] if start.file and not start.entry else [], _EDGES)
         self._begins: deque[tuple[str, int]] = deque(maxlen=_EDGES)
+        self._read_to = ("", 0)  # file and offset of the event after the newest entry
 
     def note(self, entries: Entries, positions: EntryPositions, first: int, last: int) -> None:
         """Remember the BEGIN and END entries from ``first`` up to, not including, ``last``."""
@@ -43,6 +44,7 @@ class WrapDetector:
         self._begins.extend(entries.event(number) for number in begins.tolist())
         ends = first + np.flatnonzero(kinds == kernels.END)[-_EDGES:]
         self._ends.extend(_end(positions[number], entries, number) for number in ends.tolist())
+        self._read_to = _end(positions[last - 1], entries, last - 1)
 
     def may_wrap(
         self,
@@ -50,6 +52,7 @@ class WrapDetector:
         number: int,
         position: CanalPosition,
         before: CanalPosition,
+        end: CanalPosition,
         transaction: OpenTransaction,
         batches: Iterable[CanalPosition],
         *,
@@ -58,13 +61,17 @@ class WrapDetector:
         """Return whether an entry, whose offset is lower than that of the entry before it, may be after a wrap.
 
         ``before``: the entry before it; for the first entry of a session: up to where the job has read.
-        ``transaction``: the open one. ``batches``: the first entries of unacked batches, where a rollback continues.
+        ``end``: the end of the newest Batch. ``transaction``: the open one. ``batches``: the first entries of unacked
+        batches, where a rollback continues.
         """
         if position.file != before.file or self._is_certain(entries, number, position, before):
             return False
         kind = entries.index[number, kernels.KIND]
         if kind == kernels.BEGIN and (transaction.length or entries.event(number) in self._begins):
             return False  # Canal sends the open transaction, or one of the newest, again
+        file, offset = self._read_to
+        if kind == kernels.BEGIN and not begins_session and file == end.file and offset < end.offset:
+            return False  # an earlier session has read from the entry before it up to ``end``, and checked the offsets
         if kind == kernels.END and number + 1 < len(entries) and begins_at(entries, number + 1, transaction.begin):
             return False
         if any((each.file, each.offset) == (position.file, position.offset) for each in batches):

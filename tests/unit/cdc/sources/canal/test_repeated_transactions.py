@@ -71,6 +71,34 @@ def test_receiver_restart_after_each_batch_of_both_copies_continues(size, has_gt
         assert committed[0] + ids == [*range(1, 43)], count
 
 
+@pytest.mark.parametrize("has_gtids", [False, True], ids=["offsets", "gtids"])
+def test_receiver_restart_after_both_copies_in_a_batch_continues(has_gtids):
+    """The session begins inside the first copy of a committed transaction, so its first BEGIN is not known."""
+    source = Source(has_gtids=has_gtids)
+    zero, one, two, three = (source.transaction(rows) for rows in (1, 1, 20, 1))
+    client = Scripted([zero], [one], [two[:8]], [two[8:15], two])
+    committed, last = read_available(client, Ring())
+    client.batches.append(three)
+    ids, _, error = read(receiver(client, Ring()), last, until=23)
+    assert error is None
+    assert committed + ids == [*range(1, 24)]
+
+
+@pytest.mark.parametrize("has_gtids", [False, True], ids=["offsets", "gtids"])
+@pytest.mark.parametrize("at", [18, 20])
+def test_receiver_restart_before_the_acks_of_both_copies_continues(at, has_gtids):
+    """All rows are committed, but the process ends before Canal has the acks."""
+    source = Source(has_gtids=has_gtids)
+    zero, one, two, three = (source.transaction(rows) for rows in (1, 1, 40, 1))
+    client = Scripted([zero], [one], *cut([*two[:at], *two], 6))
+    committed, last = read_available(client, Ring())
+    client.acked = 4  # the next session begins inside the first copy
+    client.batches.append(three)
+    ids, _, error = read(receiver(client, Ring()), last, until=43)
+    assert error is None
+    assert committed + ids == [*range(1, 44)]
+
+
 def read_available(client, ring):
     """Read and commit until nothing more arrives. Return the ids and the last position."""
     reader, ids, last = receiver(client, ring), [], START
