@@ -150,7 +150,10 @@ class Job:
                 if is_paused or request.replay_bad:  # a run that is replaced commits what is open
                     check_identity(self._saved.now, self._read(), accept_server=request.accept_server)
                     with self._requests.changed:  # a pause that is requested after the check replaces the resume
-                        check_resume(self._saved.now, request, pause_requested=self._requests.stays_paused)
+                        is_requested = self._requests.stays_paused
+                        check_resume(
+                            self._saved.now, request, pause_requested=is_requested, resumed=self._policy.resumed
+                        )
                         self._put_request(JobRequest.RESUME, request)
             case LoadTable():
                 table = SnapshotRequest(table_text(*table_of(request.table)), request.where)
@@ -251,7 +254,9 @@ class Job:
 
     def _loop(self) -> int:
         while True:
-            request = self._requests.take()
+            with self._requests.changed:  # from here on, no other resume ends the same pause
+                request = self._requests.take()
+                resumes = request is JobRequest.RESUME and self._policy.take(self._requests.resume, self._saved.now)
             if self._lost is not None:
                 raise self._lost
             if request is JobRequest.STOP:
@@ -262,7 +267,7 @@ class Job:
                 return self._end.after_save(self._end.exit_code)
             if request is JobRequest.PAUSE and not self._saved.is_paused_by_hand:
                 self._saved.pause_by_hand()
-            if request is JobRequest.RESUME and not self._policy.is_outdated(self._requests.resume, self._saved.now):
+            if resumes:
                 self._apply_resume()
                 self._resumes += 1
             if self._saved.is_paused_by_hand:
@@ -283,7 +288,7 @@ class Job:
     def _apply_resume(self) -> None:
         """Read the job file again, and apply the options of ``cdc resume`` to the next run."""
         now = self._saved.now
-        self._policy.begin(self._requests.resume, self._runner.position(), now.pending_change, now.pause)
+        self._policy.begin(self._requests.resume, self._runner.position(), now.pending_change)
         try:
             config = self._read()
             position = self._check_file(config)

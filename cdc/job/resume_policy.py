@@ -19,7 +19,7 @@ class ResumePolicy:
         self.options = options  # None: there was no resume, or the position has moved after it
         self._position: Position | None = None
         self._pending: SchemaChange | None = None
-        self._resumed: str | None = None  # name of the pause to which the newest resume was applied
+        self.resumed: str | None = None  # name of the pause to which the newest resume was applied
         self._is_verified = False  # a run has verified the targets since the last start or resume
 
     @property
@@ -46,33 +46,32 @@ class ResumePolicy:
         """The change that the job makes whatever `schema_changes` says; None if there is none."""
         return self._pending if self.options is not None and self.options.apply_ddl else None
 
-    def begin(
-        self,
-        options: Resume | None,
-        position: Position | None,
-        pending: SchemaChange | None,
-        pause: str | None = None,
-    ) -> None:
+    def begin(self, options: Resume | None, position: Position | None, pending: SchemaChange | None) -> None:
         """Apply the options of a resume at ``position``, the position of the job.
 
         ``pending``: the change of the statement at which it was PAUSED, as it was read then. The columns before the
-        statement may not be known any more. ``pause``: name of the pause that ends.
+        statement may not be known any more.
         """
-        self.options, self._is_verified, self._resumed = options, False, pause
+        self.options, self._is_verified = options, False
         self.start_at(position, pending)
 
     def start_at(self, position: Position | None, pending: SchemaChange | None) -> None:
         """Apply the options of a start at ``position``. ``pending``: see ``begin``."""
         self._position, self._pending = position, pending
 
-    def is_outdated(self, options: Resume | None, record: JobRecord) -> bool:
-        """Return whether a resume that was accepted is for a pause that has ended, or that another resume has ended.
+    def take(self, options: Resume | None, record: JobRecord) -> bool:
+        """Return whether a resume that was accepted ends the pause of the job. No other resume of this pause does.
 
-        Its sender has not seen a statement or a gap at which the job was PAUSED later.
+        It does not if it is for a pause that has ended, or that another resume has ended. Its sender has not seen a
+        statement or a gap at which the job was PAUSED later.
         """
-        if options is None or options.pause is None:
+        named = options.pause if options is not None else None
+        if named is not None and named == self.resumed:
             return False
-        return options.pause == self._resumed or _is_for_another_pause(options, record)
+        if options is not None and _is_for_another_pause(options, record):
+            return False
+        self.resumed = record.pause
+        return True
 
     def note_verified(self) -> None:
         """Note that a run has verified the targets."""
@@ -102,13 +101,16 @@ class ResumePolicy:
         return tuple(kept)
 
 
-def check_resume(record: JobRecord, options: Resume, *, pause_requested: bool = False) -> None:
+def check_resume(
+    record: JobRecord, options: Resume, *, pause_requested: bool = False, resumed: str | None = None
+) -> None:
     """Raise ConfigError if ``options`` do not match the pause of the job.
 
-    ``pause_requested``: a user has requested a pause, which a running commit can delay.
+    ``pause_requested``: a user has requested a pause, which a running commit can delay. ``resumed``: name of the pause
+    that another resume ends at the moment.
     """
-    is_manual = (record.state, record.resume) == (JobState.PAUSED, ResumeKind.MANUAL)
-    if pause_requested and not is_manual and (options.pause is not None or options.replay_bad):  # not for this pause
+    stays = (record.state, record.resume) == (JobState.PAUSED, ResumeKind.MANUAL) and record.pause != resumed
+    if pause_requested and not stays and (options.pause is not None or options.replay_bad):  # not for this pause
         raise ConfigError(
             f"A pause of the job {record.name} was requested, and the job is not paused yet.",
             hint=f"See `cdc status {record.name}`, and resume the job when it is paused.",

@@ -120,11 +120,11 @@ def test_requested_pause_is_ended_by_no_resume_of_an_earlier_one(
     store: SqlStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names_pause: bool
 ) -> None:
     """A dialog of the page still shows a pause that has ended, and the run finishes its commit before the next one."""
-    committing, committed = threading.Event(), threading.Event()
+    committing, committed, runs_again = threading.Event(), threading.Event(), threading.Event()
 
     def run_once(self: JobRunner) -> Ended:
         self._saved.set_state(JobState.RUNNING)
-        committing.set()
+        (runs_again if committing.is_set() else committing).set()
         committed.wait(LIMIT_S)
         self._requests.wait(None)
         return Ended.STOPPED
@@ -143,8 +143,42 @@ def test_requested_pause_is_ended_by_no_resume_of_an_earlier_one(
         else:
             Driver(running).request(Resume())
         committed.set()
-        until_state(store, JobState.PAUSED if names_pause else JobState.RUNNING)
+        if names_pause:
+            until_state(store, JobState.PAUSED)
+        else:
+            assert runs_again.wait(LIMIT_S)
+            until_state(store, JobState.RUNNING)
         Driver(running).request(StopJob())
+
+
+def test_requested_pause_is_not_ended_by_the_resume_before_it(
+    store: SqlStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resume is applied, a pause is requested, and a second resume names the pause that the first one ends."""
+    applying, applied, calls = threading.Event(), threading.Event(), []
+    check = Job._check_file
+
+    def check_file(self: Job, config: Config) -> Position | None:
+        calls.append(config)
+        if len(calls) == 2:  # of the first resume
+            applying.set()
+            assert applied.wait(LIMIT_S)
+        return check(self, config)
+
+    saved_job(store, JobState.RUNNING, DesiredState.PAUSED)
+    monkeypatch.setattr(Job, "_check_file", check_file)
+    with driver(tmp_path):
+        paused = until_state(store, JobState.PAUSED)
+        Driver(paused).request(Resume(pause=paused.pause))
+        assert applying.wait(LIMIT_S)
+        Driver(paused).request(PauseJob())
+        with pytest.raises(ConfigError, match="A pause of the job shop was requested"):
+            Driver(paused).request(Resume(pause=paused.pause))
+        applied.set()
+        deadline = time.monotonic() + LIMIT_S
+        while until_state(store, JobState.PAUSED).pause == paused.pause:
+            assert time.monotonic() < deadline
+        Driver(paused).request(StopJob())
 
 
 def test_posted_lag_that_is_saved_during_the_start_is_kept(

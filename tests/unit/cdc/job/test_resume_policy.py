@@ -81,14 +81,14 @@ RETRYING = replace(SECOND, resume=ResumeKind.AUTOMATIC, stopped_at_ddl=None)
 def test_resume_of_another_pause_is_refused(record: JobRecord, options: Resume, is_refused: bool) -> None:
     with pytest.raises(ConfigError, match="for another reason now: why") if is_refused else nullcontext():
         check_resume(record, options)
-    assert ResumePolicy(None).is_outdated(options, record) is is_refused
+    assert ResumePolicy(None).take(options, record) is not is_refused
 
 
 def test_resume_of_a_pause_that_was_resumed_is_outdated() -> None:
     """Two requests for one pause are accepted at once. The run after the first one may be paused at a later statement."""
     policy, both = ResumePolicy(None), Resume(past_ddl=True, pause="a")
-    assert not policy.is_outdated(both, FIRST)
-    policy.begin(both, HERE, None, FIRST.pause)
+    assert policy.take(both, FIRST)
+    policy.begin(both, HERE, None)
     running = replace(FIRST, state=JobState.RUNNING, resume=None, pause=None)
-    assert policy.is_outdated(both, running) and policy.is_outdated(both, SECOND)
-    assert not policy.is_outdated(replace(both, pause="b"), SECOND)
+    assert not policy.take(both, running) and not policy.take(both, SECOND)
+    assert policy.take(replace(both, pause="b"), SECOND)
