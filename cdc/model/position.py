@@ -73,6 +73,7 @@ class CanalPosition:
     splits: int = 0  # number of transactions that were split, because each filled the server's ring buffer alone
     marker_batch: bool = False  # the server batch that ends here is not acked: the next session starts with this batch
     xid: str = ""  # inside an XA transaction, whose rows are omitted because the user accepted that
+    begin: int = field(default=0, compare=False)  # inside a transaction: offset of its BEGIN entry; 0: unknown
     kind: Literal["canal"] = "canal"
 
     def reached(self, other: Position) -> bool:

@@ -50,7 +50,7 @@ class AckTracker:
         self.unacked.append(_Unacked(fetched, positions[0], positions.last))
 
     def withdraw(self) -> None:
-        """Do not ack the newest batch: its positions are unknown."""
+        """Do not ack the newest batch: the job stops at its entries, and reads them again after a resume."""
         self.unacked.pop()
 
     def hold(self, end: CanalPosition) -> None:

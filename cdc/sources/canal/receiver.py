@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from cdc.errors import CdcError, DdlStop
+from cdc.errors import CdcError, DdlStop, ServerMismatch
 from cdc.model.batch import Batch
 from cdc.model.position import CanalPosition, Position
 from cdc.model.schema import TableSchema
@@ -255,6 +255,8 @@ class CanalReceiver:
                 self._wraps.note(entries, positions, first, last)
                 before = positions[last - 1]
         except CdcError as error:
+            if isinstance(error, ServerMismatch):
+                acks.withdraw()
             error.context.setdefault("position", cutter.end)
             self._save_stop_position(error)
             self._error = error

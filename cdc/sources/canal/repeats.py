@@ -90,21 +90,31 @@ class RepeatFilter:
                     at=entries.position(number),
                 )
         if start.entry and not self._accepted.server:
-            self._check_ends(entries, positions, first, new, start)
+            self._check_edges(entries, positions, first, new, start)
         self.is_dropping = new == last
         return new
 
-    def _check_ends(
+    def _check_edges(
         self, entries: Entries, positions: EntryPositions, first: int, new: int, start: CanalPosition
     ) -> None:
-        """Check that the END of the transaction that contains ``start`` is not dropped. Raises: ServerMismatch."""
-        for number in (first + np.flatnonzero(entries.index[first:new, kernels.KIND] == kernels.END)).tolist():
-            position = positions[number]
-            has_gtid = start.gtid_set and position.gtid_set == start.gtid_set
-            if has_gtid or (position.file, position.offset) == (start.file, start.offset):
+        """Check the edges of the transaction that contains ``start``, from ``first`` up to, not including, ``new``.
+
+        These entries are dropped. On the same server, its END is after ``start``, and its BEGIN has a known offset.
+        With other offsets, rows that the job has not read would be dropped. Raises: ServerMismatch.
+        """
+        kinds = entries.index[first:new, kernels.KIND]
+        edges = np.flatnonzero((kinds == kernels.BEGIN) | (kinds == kernels.END))
+        for number in (first + edges).tolist():
+            position, event = positions[number], entries.event(number)
+            has_gtid = bool(start.gtid_set) and position.gtid_set == start.gtid_set
+            if kinds[number - first] == kernels.BEGIN:
+                is_other = has_gtid and start.begin > 0 and event != (start.file, start.begin)
+            else:
+                is_other = has_gtid or event == (start.file, start.offset)
+            if is_other:
                 raise ServerMismatch(
-                    "The end of a transaction is before the job's position, which is inside this transaction: Canal "
-                    "reads another server, or the position is wrong.",
+                    "The BEGIN or END of a transaction does not match the job's position, which is inside this "
+                    "transaction: Canal reads another server, or the position is wrong.",
                     hint="Run `cdc resume NAME --accept-server`, which continues without the other rows of this "
                     "transaction, then `cdc snapshot` for the job's tables.",
                     stopped_at=start,

@@ -139,6 +139,7 @@ class TransactionCutter:
             splits=before.splits + splits,
             marker_batch=self.keeps_marker,
             xid=transaction.xid if transaction.is_omitted and transaction.length else "",
+            begin=(transaction.begin[1] if transaction.begin else before.begin) if position.entry else 0,
         )
         self.ready.append(
             Batch(

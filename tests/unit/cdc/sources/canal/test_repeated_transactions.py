@@ -8,7 +8,7 @@ import time
 import pytest
 
 from cdc.errors import ServerMismatch
-from cdc.model.position import CanalPosition
+from cdc.model.position import CanalPosition, position_from_json
 from cdc.sources.canal.fetcher import Ring
 from cdc.sources.canal.receiver import CanalReceiver
 from tests.support.canal_script import Log, Scripted, cut, read
@@ -125,7 +125,7 @@ def random_batches(chance):
     stream, ends = [], []
     for _ in range(chance.randrange(4, 9)):
         entries = source.transaction(chance.choice([1, 2, 3, 12, 30]))
-        if len(entries) > 12 and chance.random() < 0.7:
+        if len(entries) > 3 and chance.random() < 0.7:
             for _ in range(chance.randrange(1, 3)):
                 stream += entries[: chance.randrange(1, len(entries))]
                 if ends and chance.random() < 0.5 and not source.has_gtids:
@@ -158,14 +158,15 @@ def check_random_run(seed):
         reader, handed = receiver(client, ring), []
         reader.open(committed, (), 0)
         for _ in range(chance.choice([10, 30, 100])):
-            if rest and chance.random() < 0.5:
+            arrives, is_cut, commits = chance.random() < 0.5, chance.random() < 0.03, chance.random() < 0.5
+            if rest and arrives:
                 client.batches.append(rest.pop(0))
-            if chance.random() < 0.03:
+            if is_cut:
                 client.connect()  # the connection is cut, and all unacked batches arrive again
             batch = reader.get(0.02)
             if batch is not None:
                 handed.append(batch)
-            if handed and (batch is None or chance.random() < 0.5 or reader.status().needs_ack):
+            if handed and (batch is None or commits or reader.status().needs_ack):
                 ids += [each for one in handed for each in ids_of(one)]
                 committed = handed[-1].last
                 handed.clear()
@@ -192,17 +193,33 @@ def test_receiver_failover_batch_with_both_copies_does_not_hang(size, file):
 
 
 @pytest.mark.parametrize("file", ["mysql-bin.000000", "mysql-bin.000001"])
-def test_receiver_failover_inside_a_committed_part_stops_the_job(file):
-    """The position is inside a transaction, which another server sends again at lower offsets."""
-    first, second = Log(8000), Log(500, file=file)
+@pytest.mark.parametrize("offset", [500, 7000, 8000, 8100, 9000])
+@pytest.mark.parametrize("restarts", [False, True], ids=["same process", "restart"])
+def test_receiver_failover_inside_a_committed_part_stops_the_job(file, offset, restarts):
+    """The position is inside a transaction, which another server sends again at other offsets."""
+    first, second = Log(8000), Log(offset, file=file)
     first.gtid_set = f"{UUID}:1-4"
     one = first.rows(1, 1)
     first.gtid_set = second.gtid_set = f"{UUID}:1-5"
     two, again = first.rows(2, 41), second.rows(2, 41)
     second.gtid_set = f"{UUID}:1-6"
     client = Scripted([one], *cut([*two[:25], *again], 3), [second.rows(42, 42)])
-    ids, last, error = read(receiver(client), START, until=42)
+    ids, last = [], START
+    if restarts:
+        rest, client.batches = client.batches[8:], client.batches[:8]
+        ids, last = read_available(client, SMALL)
+        assert last.entry
+        last = position_from_json(last.to_json())
+        client.batches += rest
+    more, last, error = read(receiver(client), last, until=42)
     assert isinstance(error, ServerMismatch)
+    ids += more
     again, _, error = read(receiver(client), last, until=42)
     assert isinstance(error, ServerMismatch)
     assert ids + again == [*range(1, 26)]
+
+
+def test_position_of_an_earlier_version_has_no_begin():
+    saved = CanalPosition("mysql-bin.000001", 4, entry=2).to_json()
+    del saved["begin"]
+    assert position_from_json(saved) == CanalPosition("mysql-bin.000001", 4, entry=2)
