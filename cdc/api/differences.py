@@ -15,6 +15,7 @@ _HIDDEN = {
     "server",
     "splits",
     "marker_batch",
+    "begin",
     "statement",
     "kept",
     "by_gtid",
