@@ -12,9 +12,8 @@ from cdc.model.schema import Column
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between, exp.Is)
 _LOGIC = (exp.And, exp.Or, exp.Not)
-_NUMBER = re.compile(
-    r"\d+(?:\.(\d*))?"
-)  # without an exponent: Spark compares other columns than DOUBLE with it exactly
+# without an exponent, which makes the number a DOUBLE
+_NUMBER = re.compile(r"\d+(?:\.(\d*))?")
 _TEXTS = (TokenType.STRING, TokenType.RAW_STRING)
 
 

@@ -19,6 +19,7 @@ from cdc.sources.canal.protocol_pb2 import (
 )
 
 FILE = "mysql-bin.000001"
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"  # of the server whose GTIDs the transactions have
 
 
 class Scripted:
@@ -121,6 +122,19 @@ class Log:
 
 def _xa(kind, xid):
     return [Pair(key="XA_TYPE", value=kind), Pair(key="XA_XID", value=xid)] if xid else []
+
+
+def failover(first, second, last):
+    """Return the entries of a transaction on ``first``, and of the next one, with ids up to ``last``, on both servers.
+
+    ``first`` and ``second`` are the Logs of two servers with GTIDs. The next transaction on ``second`` is a third one.
+    """
+    first.gtid_set = f"{UUID}:1-4"
+    one = first.rows(1, 1)
+    first.gtid_set = second.gtid_set = f"{UUID}:1-5"
+    two, again = first.rows(2, last), second.rows(2, last)
+    second.gtid_set = f"{UUID}:1-6"
+    return one, two, again
 
 
 def cut(entries, size):

@@ -11,11 +11,10 @@ from cdc.errors import ServerMismatch
 from cdc.model.position import CanalPosition, position_from_json
 from cdc.sources.canal.fetcher import Ring
 from cdc.sources.canal.receiver import CanalReceiver
-from tests.support.canal_script import Log, Scripted, cut, read
+from tests.support.canal_script import UUID, Log, Scripted, cut, failover, read
 from tests.support.receiving import DEADLINE_S, Mapped
 
 START = CanalPosition("", 0)
-UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 GTID_EVENT_BYTES = 65  # of the event before each BEGIN, which Canal does not send
 SMALL = Ring(entries=16, mode="ITEMSIZE")
 
@@ -181,11 +180,7 @@ def check_random_run(seed):
 def test_receiver_failover_batch_with_both_copies_does_not_hang(size, file):
     """Another server, whose offsets are lower, sends a transaction that is larger than the ring again."""
     first, second = Log(8000), Log(500, file=file)
-    first.gtid_set = f"{UUID}:1-4"
-    one = first.rows(1, 1)
-    first.gtid_set = second.gtid_set = f"{UUID}:1-5"
-    two, again = first.rows(2, 41), second.rows(2, 41)
-    second.gtid_set = f"{UUID}:1-6"
+    one, two, again = failover(first, second, 41)
     client = Scripted([one], *cut([*two[:9], *again], size), [second.rows(42, 42)])
     ids, _, error = read(receiver(client), START, until=42)
     assert error is None
@@ -198,11 +193,7 @@ def test_receiver_failover_batch_with_both_copies_does_not_hang(size, file):
 def test_receiver_failover_inside_a_committed_part_stops_the_job(file, offset, restarts):
     """The position is inside a transaction, which another server sends again at other offsets."""
     first, second = Log(8000), Log(offset, file=file)
-    first.gtid_set = f"{UUID}:1-4"
-    one = first.rows(1, 1)
-    first.gtid_set = second.gtid_set = f"{UUID}:1-5"
-    two, again = first.rows(2, 41), second.rows(2, 41)
-    second.gtid_set = f"{UUID}:1-6"
+    one, two, again = failover(first, second, 41)
     client = Scripted([one], *cut([*two[:25], *again], 3), [second.rows(42, 42)])
     ids, last = [], START
     if restarts:

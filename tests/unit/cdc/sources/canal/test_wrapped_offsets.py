@@ -8,7 +8,7 @@ from cdc.errors import ErrorAction, PositionLost, action_for
 from cdc.model.position import CanalPosition
 from cdc.sources.canal.fetcher import Ring
 from cdc.sources.canal.receiver import CanalReceiver
-from tests.support.canal_script import Log, Scripted, cut, read
+from tests.support.canal_script import Log, Scripted, cut, failover, read
 from tests.support.receiving import Mapped
 
 START = CanalPosition("", 0)
@@ -101,13 +101,8 @@ def test_receiver_repeated_first_transaction_is_read_once(length):
 @pytest.mark.parametrize("file", ["mysql-bin.000000", "mysql-bin.000001"])
 def test_receiver_failover_inside_a_transaction_reads_all_its_rows(file):
     """Another server, whose offsets are lower, sends the transaction again."""
-    uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
     first, second = Log(8000), Log(500, file=file)
-    first.gtid_set = f"{uuid}:1-4"
-    one = first.rows(1, 1)
-    first.gtid_set = second.gtid_set = f"{uuid}:1-5"
-    two, again = first.rows(2, 9), second.rows(2, 9)
-    second.gtid_set = f"{uuid}:1-6"
+    one, two, again = failover(first, second, 9)
     client = Scripted([one], [two[:5]], [again], [second.rows(100, 100)])
     ids, _, error = read(receiver(client, ring=Ring()), START, until=100)
     assert error is None
